@@ -463,7 +463,7 @@ class EngineReservation:
         """Ray's scheduling strategy for the actor of the engine."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        assert self._group is not None, "granted() has returned"
+        assert self._group is not None, "wait_until_granted() has returned"
         return PlacementGroupSchedulingStrategy(self._group, 0)
 
     def release(self) -> None:

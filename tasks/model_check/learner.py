@@ -191,7 +191,7 @@ class LearnerCheck:
 
     @contextlib.contextmanager
     def compute_in_dtype(self, dtype: torch.dtype, rounded: torch.dtype | None = None) -> Iterator[None]:
-        """Run learner and model in `dtype` within the block; see `casting.computing_in`."""
+        """Run learner and model in `dtype` within the block; see `casting.compute_in_dtype`."""
         with compute_in_dtype(self.policy.model, dtype, rounded):
             self._set_attention(dtype)
             try:

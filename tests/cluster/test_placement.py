@@ -113,7 +113,7 @@ def test_the_process_of_a_judge_that_the_run_serves_reserves_its_gpus(monkeypatc
     given = {}
     handle = SimpleNamespace(remote=lambda *arguments: given.update(arguments=arguments))
     actor = SimpleNamespace(options=lambda **options: given.update(options) or handle)
-    where = SimpleNamespace(of_judge=lambda gpus: f"bundle of {gpus}")
+    where = SimpleNamespace(choose_judge_strategy=lambda gpus: f"bundle of {gpus}")
     monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 24.0})
     monkeypatch.setattr(ray, "remote", lambda _: actor)

@@ -101,4 +101,4 @@ def test_every_base_image_has_a_full_tag(monkeypatch):
     found = {base[2]: base[3] for base in digests.BASE.finditer(text)}
     assert found == {"python": "3.11.13-slim-bookworm", "nvidia/cuda": "13.0.1-devel-ubuntu24.04"}
     monkeypatch.setattr(digests, "digest", lambda *_: DIGEST)
-    assert digests.pin(text).count(f"@{DIGEST} AS ") == len(found)
+    assert digests.pinned(text).count(f"@{DIGEST} AS ") == len(found)

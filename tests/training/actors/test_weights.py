@@ -73,9 +73,9 @@ def test_whoever_waits_for_a_newer_version_hears_of_it(tmp_path):
 def test_a_folder_in_shared_memory_is_one_process_s_and_outlives_none(tmp_path):
     script = f"""
 from pathlib import Path
-from tasks.training.actors.weights import shared_memory_folder
+from tasks.training.actors.weights import make_shared_memory_folder
 
-with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
+with make_shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
     (folder / "v00000001").write_text("")
     print("held", flush=True)
     input()

@@ -208,7 +208,7 @@ for dtype, exact in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
         upstream = torch.linspace(-1, 2, 23, device=device)
         gradients = []
         for serves in (False, True):
-            liger.serves = lambda tensor: serves
+            liger.can_run = lambda tensor: serves
             logprobs, _ = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=5)
             gradients.append(torch.autograd.grad((upstream * logprobs).sum(), (hidden, weight)))
         for ours, theirs in zip(*gradients):

@@ -140,7 +140,7 @@ buffers = WeightBuffers(folder, Layout.build(policy(0)))
 for number in (1, 2):
     write(buffers, folder / f"v{number}", policy(number))
 (folder / "v1").unlink()
-with buffers.writing(folder / "v3") as version:  # into the file of v1
+with buffers.open_version(folder / "v3") as version:  # into the file of v1
     version.fill({"a": policy(3)["a"]})
     print("half", flush=True)
     time.sleep(600)
