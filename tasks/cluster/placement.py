@@ -206,8 +206,10 @@ def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan
     in size, bundles have the size of the largest nodes, or of smaller nodes if the learner only fits on those.
     """
     of_learner = [node for node in nodes if find_group(node.free) == LEARNER] or nodes
+    # from the largest, so that the learner takes as few nodes as possible
     sizes = sorted({int(node.free.get("GPU", 0)) for node in of_learner} - {0}, reverse=True)
     plans = [_plan_apart(config, nodes, size, judge_gpus) for size in sizes]
+    # if none fits, the first, because a message then says how many nodes of the largest size are missing
     return next((fitting for fitting in plans if fitting.holds_learner), plans[0])
 
 
@@ -219,8 +221,10 @@ def _plan_apart(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, 
     for ranks in planned.ranks:
         if (node := _take(limit_to_group(make_rank_bundle(config.learner, ranks), LEARNER, nodes), others)) is None:
             return planned
+        # the learner's group is STRICT_SPREAD: Ray puts no two of its bundles on one node
         others.remove(node)
         planned.learner += 1
+    # before the engines: a run can do with fewer engines, but not without its judge
     planned.judge = _take_judge(judge_gpus, planned.nodes)
     engine = limit_to_group(make_engine_bundle(config.actors), ACTORS, nodes)
     while planned.engines < config.actors.count and _take(engine, planned.nodes):
@@ -332,6 +336,7 @@ class SharedPlacement:
         self._config = config
         self._nodes = list_cluster_nodes()
         bundle = limit_to_group(make_shared_bundle(config), LEARNER, self._nodes)
+        # PACK prefers few nodes, but takes several if no node has room for all
         self._group = placement_group([bundle] * config.learner.ranks, "PACK")
         self._judge: PlacementGroup | None = None
 
@@ -378,6 +383,7 @@ class Placement:
         """Return Ray's scheduling strategy for the rank that is created after `created` others."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        # all bundles except the last have as many ranks as the first
         return PlacementGroupSchedulingStrategy(self._ensure_learner_group(), created // self._ranks[0])
 
     def _ensure_learner_group(self) -> PlacementGroup:
@@ -391,6 +397,7 @@ class Placement:
         """Return Ray's scheduling strategy for the process of a judge, which gets its GPUs after the learner."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        # Ray gets the request of the learner first, so that the judge takes no GPUs that ranks need
         self._ensure_learner_group()
         group = plan(self._config, self._nodes, gpus).judge or ACTORS
         bundle = limit_to_group(judge_bundle(gpus), group, self._nodes)
@@ -404,6 +411,7 @@ class Placement:
         """
         self.learner_runs.clear()
         self.learner_waits.set()
+        # no `finally`: after an error the ranks still wait, and engines may not take the GPUs meanwhile
         yield
         self.learner_waits.clear()
         self.learner_runs.set()
@@ -429,6 +437,7 @@ class Placement:
 
     def shutdown(self) -> None:
         """Remove all placement groups."""
+        # a copy, because `release` changes the set
         for group in list(self._groups):
             self.release(group)
 
@@ -453,6 +462,7 @@ class EngineReservation:
             finally:
                 ready.cancel()
                 learner_waits.cancel()
+            # both may have happened: then the learner goes first, and the engine returns what it got
             if not self._placement.learner_waits.is_set():
                 ready.result()
                 return

@@ -281,6 +281,7 @@ class RunStore:
             files[name] = digest(path, length)
             self._put_file(f"{self._address}/{upload}/{name}", path, length)
             self._files_put += 1
+        # last: an upload is complete as soon as its manifest exists
         manifest = Manifest(version=parse_version(checkpoint.name), files=files)
         self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
@@ -330,6 +331,7 @@ class RunStore:
             raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
         # Not `durable.whole`, because these are several files and folders of the run folder.
         arriving = self._folder / f"restored{PARTIAL}"
+        # a killed attempt may have left a part of another download
         shutil.rmtree(arriving, ignore_errors=True)
         for name, expected in manifest.files.items():
             fetch_file(self._fs, f"{address}/{name}", arriving / name, expected)
@@ -386,6 +388,7 @@ class RunStore:
 
 def list_uploads(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
     """Return the names of all uploads at a run's address, oldest version first, with True if the upload is complete."""
+    # fsspec remembers listings, and ranks and other attempts write here as well
     filesystem.invalidate_cache()
     root = filesystem._strip_protocol(address)
     try:

@@ -134,8 +134,10 @@ class Fleet:
             takers = [slot for slot in slots if self._can_take(slot, fresh)]
             if not takers:
                 return
+            # the reserved slot first: its suspect group has waited for the slot to become empty
             slot = min(takers, key=lambda slot: (not slot.reserved, slot.num_requests, slot.index))
             if self._window.has_suspects and not any(slot.reserved for slot in self.slots):
+                # only one slot at a time empties for suspect groups, and the others continue
                 slot.reserve()
                 continue
             if slot.reserved:
@@ -175,6 +177,7 @@ class Fleet:
             self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
         except Exception as error:  # a lost actor or a bug: `_serve` raises it, and `_fill` distinguishes them
+            # the sample stays in `running`, from which `_empty` returns it to the window
             slot.fail(actor, error)
             return
         else:
@@ -315,14 +318,17 @@ class Fleet:
                 self._closing = True  # the run ends: no actor is given more samples
                 raise
             finally:
+                # read before `_empty`, which forgets it
                 suspect = slot.suspect
                 self._empty(slot)
                 if lost:
                     self._record_loss(slot, str(lost), suspect)
+                # before the process is ended, which may take long: other actors can have its samples now
                 self.dispatch()
                 try:
                     await actor.kill()
                 finally:
+                    # only now: an engine that has not ended still has its GPU memory
                     self._turns.leave(slot.index)
 
     async def _back_off(self, slot: ActorSlot) -> None:
@@ -341,6 +347,7 @@ class Fleet:
         `ActorLostError` if the actor is lost; `_fill` then creates another actor for the slot.
         """
         self._weights.follow(node := await actor.placed())
+        # not before it has its resources: the learner's turn waits for every engine that has entered
         await self._turns.enter(slot.index)
         slot.load()
         await actor.start()
@@ -394,5 +401,6 @@ class Fleet:
 
     def _empty(self, slot: ActorSlot) -> None:
         """Remove the actor of a slot, and return its unfinished samples to the window."""
+        # counted before the slot is emptied, because the lost actor counts as well
         actors = sum(other.actor is not None for other in self.slots)
         self._window.requeue(slot.empty(), actors)

@@ -100,6 +100,7 @@ class ActorSlot:
         self.statistics = EngineStatistics()
         self.preemptions = 0
         self.idle_seconds = 0.0
+        # a static batch is given to an engine whole, however many of its requests then wait in the engine
         self._prefetch = sys.maxsize // 2 if actors.updates == "static" else actors.prefetch
         self._losses = RestartBudget(actors.max_restarts, actors.restart_window_seconds)
         self._loss = ""  # why the last actor was lost; reset once its successor's engine runs
@@ -126,6 +127,7 @@ class ActorSlot:
         """Record that the engine of `actor` runs. It serves `version`, or takes its first weights if that is None."""
         self._move({SlotState.LOADING}, SlotState.UPDATING if version is None else SlotState.SERVING)
         self.actor, self.version = actor, version
+        # counted first: the period of the engine's first reading begins here, without idle time from before
         self.count_idle()
         self._observed_at, self._unobserved_idle = self._loop.time(), 0.0
         self._loss = ""
@@ -155,6 +157,7 @@ class ActorSlot:
 
     def fail(self, actor: Actor, error: Exception) -> None:
         """Record that a request failed because of `actor`. Only the first failure of the current actor is kept."""
+        # a late request of a replaced actor says nothing about its successor
         if self.actor is actor and self.state is not SlotState.BROKEN:
             self._move({SlotState.UPDATING, SlotState.SERVING, SlotState.ASLEEP}, SlotState.BROKEN)
             self._failure = error
@@ -169,6 +172,7 @@ class ActorSlot:
     def empty(self) -> list[Sample]:
         """Remove the actor, cancel its requests, and return its unfinished samples."""
         self._move(_REMOVABLE, SlotState.EMPTY)
+        # a cancelled validation call sees by `actor` that its actor was lost, and not that the run ends
         self.actor, self.version, self.statistics = None, None, EngineStatistics()
         self.reserved = False
         unfinished = list(self.running)
@@ -189,6 +193,7 @@ class ActorSlot:
     def _move(self, before: Set[SlotState], after: SlotState) -> None:
         if self.state not in before:
             raise ValueError(f"slot {self.index} is {self.state.name}: it cannot become {after.name}")
+        # sleep counts as idle time, so the time so far is counted before the state changes
         if SlotState.ASLEEP in (self.state, after):
             self.count_idle()
         self.state = after
@@ -223,6 +228,7 @@ class ActorSlot:
     @property
     def num_requests(self) -> int:
         """Number of responses that the actor has to generate now, including validation responses."""
+        # an episode whose environment is working still has its call, but nothing to generate
         return len(self.running) + len(self.validation_calls) - len(self.environments)
 
     @property
@@ -271,6 +277,7 @@ class ActorSlot:
 
     def finish_training(self) -> None:
         """Record that no training sample is left on the actor, so that a suspect group on it is finished."""
+        # called for a lost actor as well: the fleet reads `suspect` before that
         if self.suspect:
             self.reserved, self.suspect = False, None
         if not self.running and not self.validation_calls and not self.idle.is_set():
@@ -291,6 +298,7 @@ class ActorSlot:
         now = self._loop.time()
         self._decoding.add(self.statistics, statistics, now - self._observed_at - self._unobserved_idle)
         self._observed_at, self._unobserved_idle = now, 0.0
+        # the counters of a replacement start from 0, below the last reading
         preempted = max(statistics.preemptions - self.statistics.preemptions, 0)
         self.preemptions += preempted
         self.concurrency.observe(statistics.running, statistics.kv_cache_usage, preempted)

@@ -67,6 +67,7 @@ class WeightUpdates:
         """Wait for the actor's next update or sleep, and return when the actor generates again."""
         if self._turns.taken:
             await run_until_first_ends([self._wait_until_update_allowed(slot, node), self._turns.wait_until_wanted()])
+            # not which of the two waits has ended: if both have, the learner goes first
             if self._turns.are_learners:
                 await self._sleep(slot, actor, node)
                 return
@@ -77,17 +78,21 @@ class WeightUpdates:
 
     async def _sleep(self, slot: ActorSlot, actor: Actor, node: str) -> None:
         """Let the engine sleep while the learner uses the GPU. Wake it with newer weights if it may take them now."""
+        # before the engine, so that the fleet does not take its silence for a hang
         slot.sleep()
         falling_asleep = f"actor {slot.index} falls asleep"
         await wait_within(actor.sleep(), falling_asleep, self.limit, error=ActorLostError)
+        # only now: when the last engine has left, the learner moves its states to the GPUs
         self._turns.leave(slot.index)
         await self._turns.enter(slot.index)
         assert slot.version is not None
+        # the conditions of `_wait_until_update_allowed`, but without waiting: the engine wakes now in any case
         free = slot.unpinned.is_set() and all(other.idle.is_set() for other in self._list_blocking_slots(slot))
         if free and self._weights.find_newest_version(node) > slot.version:
             slot.update()
             slot.serve(await self._update(slot, actor, node))
         else:
+            # the slot last: until the engine answers, it generates nothing and must not count as hung
             await self._wake(slot, actor)
             slot.wake()
 
@@ -96,6 +101,7 @@ class WeightUpdates:
 
     def _list_blocking_slots(self, slot: ActorSlot) -> Sequence[ActorSlot]:
         """Return the slots that have to be idle before the actor of `slot` may take new weights."""
+        # `in_flight` waits for nobody: an engine continues its responses under the new weights
         return {"barrier": self._slots, "static": self._slots, "drained": [slot]}.get(self.mode, [])
 
     async def _wait_until_update_allowed(self, slot: ActorSlot, node: str) -> None:
@@ -104,6 +110,7 @@ class WeightUpdates:
         await self._weights.wait_for_newer(slot.version, node, self.limit)
         while True:
             await slot.unpinned.wait()
+            # one after the other is enough: an idle slot gets no samples while its weights are old (`Fleet._can_take`)
             for other in self._list_blocking_slots(slot):
                 await other.idle.wait()
             if slot.unpinned.is_set():  # it may have been pinned during the wait for idle actors

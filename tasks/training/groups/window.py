@@ -104,13 +104,17 @@ class Window:
         for sample in samples:
             self._move(sample, Stage.GENERATING, Stage.WAITING)
             by_group.setdefault(sample.group.number, []).append(sample)
+        # Each group moves to the front of the queue, and `extendleft` reverses its samples: reversed twice, both keep
+        # their order.
         for number in reversed(by_group):
             group = self.in_flight[number]
+            # one entry for each lost actor, however many of the group's samples it had
             group.lost_at.append(by_group[number][0].actor)
             if not self._is_suspect(group, actors):
                 self._waiting.setdefault(number, deque()).extendleft(reversed(by_group[number]))
                 self._waiting.move_to_end(number, last=False)
             else:
+                # its samples that waited before move as well: the whole group is generated alone
                 self._remove(group)
                 self._suspects[number] = _collect_waiting(group)
 
@@ -159,17 +163,21 @@ class Window:
         self._waiting = OrderedDict(
             (group.number, waiting) for group in self.in_flight.values() if (waiting := _collect_waiting(group))
         )
+        # generated before the checkpoint: only their scoring is repeated
         return [
             sample for group in self.in_flight.values() for sample in group.samples if sample.stage is Stage.JUDGING
         ]
 
     def _is_suspect(self, group: Group, actors: int) -> bool:
+        # Repeated losses on one slot may be the slot's fault. With fewer actors than `suspect_after`, every slot has to
+        # have lost one.
         n = self.suspect_after
         return len(group.lost_at) >= n and len(set(group.lost_at)) >= min(n, actors)
 
     def _take_first_group(self, queue: Queue, limit: int) -> list[Sample]:
         if not queue:
             return []
+        # one group for each call, so that its samples share the KV cache of their prompt in one engine
         number, samples = next(iter(queue.items()))
         taken = [samples.popleft() for _ in range(min(limit, len(samples)))]
         if not samples:
