@@ -266,14 +266,14 @@ def _collect_settings(module: nn.Module) -> tuple[tuple[str, object], ...]:
 
 
 def _copy_module(module: nn.Module, **attributes: Any) -> nn.Module:
-    """Return a copy of a module that shares everything but these attributes with it."""
+    """Return a shallow copy of a module, with other values of these attributes."""
     other = copy.copy(module)
     vars(other).update(attributes)
     return other
 
 
 def _replace_globals(function: FunctionType, **names: Any) -> FunctionType:
-    """Return a copy of a function that finds other values under these names of its module."""
+    """Return a copy of a function, with other values of these globals."""
     values = {**function.__globals__, **names}
     other = FunctionType(function.__code__, values, function.__name__, function.__defaults__, function.__closure__)
     other.__kwdefaults__ = function.__kwdefaults__

@@ -187,7 +187,7 @@ def collect_by_number(
     micro_batches: list[list[MicroBatch]],
     returned: list[collections.abc.Sequence[Floats]],
 ) -> dict[int, Floats]:
-    """Return the log-probabilities that ranks returned from a step by `Sequence.kept_as`.
+    """Return the log-probabilities that the ranks computed in a step, by the number in `Sequence.kept_as`.
 
     Args:
         sequences: what was given to `pack`.

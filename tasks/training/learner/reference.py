@@ -148,7 +148,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _select_numbers(parts: list[Any], start: int, stop: int) -> Tensor:
-    """Return the numbers from `start` to before `stop` of a parameter whose consecutive shards are `parts`."""
+    """Return the elements [start, stop) of a parameter whose consecutive shards are `parts`."""
     taken, offset = [parts[0][0:0]], 0
     for part in parts:
         [length] = part.get_shape()

@@ -130,7 +130,7 @@ def take_own_part(parameter: nn.Parameter) -> Tensor:
 
 
 def compute_own_range(parameter: nn.Parameter) -> tuple[int, int]:
-    """Return the indices of the first number of this rank's shard, in memory order, and of the one after its last."""
+    """Return start and stop of this rank's shard among the elements of a parameter, in memory order."""
     if not is_sharded(parameter):
         return 0, parameter.numel()
     size, numbers = parameter.ds_tensor.ds_numel, parameter.ds_numel  # type: ignore[attr-defined]
