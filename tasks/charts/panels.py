@@ -270,9 +270,9 @@ def _make_series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Ser
 
 
 def _drop_repeat(names: Mapping[str, str], panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
-    """Return the metrics without the only one of the panel's prefix, if it has the values of the panel's own metric.
+    """Leave out the only metric with the panel's prefix if it repeats the panel's own metric.
 
-    An example is the reward of the only domain.
+    An example is the reward of a domain if there is only one domain.
     """
     own, further = list(panel.metrics), [key for key in names if key not in panel.metrics]
     if len(own) != 1 or len(further) != 1 or any(row.get(own[0]) != row.get(further[0]) for row in metrics):

@@ -74,7 +74,7 @@ def list_folder_files(root: Path) -> list[Path]:
 def archived_files(root: Path) -> list[Path]:
     """Return the files of a folder that are sent to a cluster.
 
-    They are `list_folder_files` without hidden files, which may be secrets (`.env`), and without files in
+    These are the files of `list_folder_files` without hidden ones, which may be secrets (`.env`), and without files in
     `.flyteignore`.
     """
     ignored = IgnoreGroup(str(root), [StandardIgnore, FlyteIgnore])

@@ -58,14 +58,16 @@ def miss_changed_results(get: Callable[..., LiteralMap | None]) -> staticmethod[
 
     @wraps(get)
     def get_unchanged(task_name: str, cache_version: str, *args: Any) -> LiteralMap | None:
-        if cache_version.startswith(BACKENDS_ALONE):
+        if cache_version.startswith(BACKENDS_ALONE):  # flytekit has no such option of a task
             return None
         cached: LiteralMap | None = _call_cache(get, task_name, cache_version, *args)
         if cached is None:
             return None
+        # Flytekit's own key, although private: the states must be found by the key of their result.
         key = local_cache._calculate_cache_key(task_name, cache_version, *args)
         states_then = _call_cache(local_cache.LocalTaskCache._cache.get, STATES.format(key=key))
         states = _read_states(cached)
+        # Compared as texts, because JSON would return the tuples of `states` as lists.
         if None in states or states_then != json.dumps(states):
             return None
         _set_states(key, states)  # updates the time of the last use
@@ -83,12 +85,14 @@ def keep_file_states(set_result: Callable[..., None]) -> staticmethod[..., None]
     ) -> None:
         key = local_cache._calculate_cache_key(task_name, cache_version, inputs, ignored)
         _call_cache(set_result, task_name, cache_version, inputs, ignored, value)
+        # After the result: if the process is killed between the two, a result without states is a miss.
         _set_states(key, _read_states(value))
 
     return staticmethod(keep)
 
 
 def _set_states(key: str, states: list[Any]) -> None:
+    # The time is the entry's tag, so that a use of the result leaves the compared text as it is.
     with_time = partial(local_cache.LocalTaskCache._cache.set, tag=time.time())
     _call_cache(with_time, STATES.format(key=key), json.dumps(states))
 
@@ -105,7 +109,7 @@ def replace_damaged_cache(initialize: Callable[[], None]) -> staticmethod[[], No
                 raise _make_cache_error(error) from None
             folder = cache_folder()
             aside = folder.with_name(f"{folder.name}{DAMAGED}{datetime.now(UTC):%Y%m%d-%H%M%S}")
-            folder.rename(aside)
+            folder.rename(aside)  # the whole folder, because SQLite's journal and large values are in files next to it
             logger.warning(
                 "the cache %s is damaged (%s) and was moved to %s: stages are computed again", folder, error, aside
             )
@@ -134,7 +138,7 @@ def list_cached_results() -> list[CachedResult]:
     Raises:
         CacheError: the cache cannot be read.
     """
-    if not (cache_folder() / "cache.db").is_file():
+    if not (cache_folder() / "cache.db").is_file():  # opening the cache would create it
         return []
     with closing(_open_cache()) as cache:
         return _call_cache(lambda: list(_list_results(cache)))
@@ -148,23 +152,24 @@ def forget(keys: Iterable[str]) -> None:
     """
     with closing(_open_cache()) as cache:
         for key in keys:
-            _call_cache(cache.delete, key)
+            _call_cache(cache.delete, key)  # the result first: states without a result are never read
             _call_cache(cache.delete, STATES.format(key=key))
 
 
 def _open_cache() -> Cache:
     from diskcache import Cache
 
+    # Not flytekit's own object, which is opened only when a task runs.
     cache: Cache = _call_cache(Cache, str(cache_folder()))
     return cache
 
 
 def _list_results(cache: Cache) -> Iterator[CachedResult]:
-    keys = [key for key in cache.iterkeys() if isinstance(key, str)]
+    keys = [key for key in cache.iterkeys() if isinstance(key, str)]  # other keys are not flytekit's
     ending = STATES.format(key="")
     for key in keys:
         if not key.endswith(ending):
-            _, used = cache.get(STATES.format(key=key), tag=True)
+            _, used = cache.get(STATES.format(key=key), tag=True)  # (None, None) without states
             yield CachedResult(key, _read_paths(cache.get(key)), used if isinstance(used, float) else 0.0)
 
 
@@ -202,6 +207,7 @@ def _is_damage(error: sqlite3.DatabaseError) -> bool:
 
 def _make_cache_error(error: sqlite3.DatabaseError) -> CacheError:
     folder = cache_folder()
+    # The cache's folder may be missing: the disk is that of the nearest folder that exists.
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
     return CacheError(
@@ -213,13 +219,14 @@ def _make_cache_error(error: sqlite3.DatabaseError) -> CacheError:
 def _read_states(result: LiteralMap) -> list[Any]:
     """Return the size and modification time of each local file of a result, and None for a missing file."""
     files = [file for path in _list_paths(result) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    # A missing file is not a folder either, so it is listed with the state None.
     return [_read_state(file) for file in files if not file.is_dir()]
 
 
 def _list_paths(result: LiteralMap) -> list[Path]:
     """Return the local files and folders of a result."""
     is_remote = FlyteContextManager.current_context().file_access.is_remote
-    literals = [literal for _, literal in sorted(result.literals.items())]
+    literals = [literal for _, literal in sorted(result.literals.items())]  # protobuf maps have no fixed order
     return [Path(address) for each in literals for address in _list_addresses(each) if not is_remote(address)]
 
 

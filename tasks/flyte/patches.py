@@ -82,7 +82,7 @@ def _drop_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[...,
 
     @wraps(get_literal_type)
     def make_literal_type(self: Any, model: type[BaseModel]) -> LiteralType:
-        if not model.__module__.startswith("tasks."):
+        if not model.__module__.startswith("tasks."):  # a model of a user or of another library
             return get_literal_type(self, model)
         packed = TypeAnnotation({CACHE_KEY_METADATA: {SERIALIZATION_FORMAT: MESSAGEPACK}})  # as flytekit does
         return LiteralType(simple=SimpleType.STRUCT, annotation=packed)
@@ -95,6 +95,7 @@ def _read_whole_numbers(to_python_value: Callable[..., Any]) -> Callable[..., An
 
     @wraps(to_python_value)
     def read_python_value(self: Any, ctx: Any, literal: Literal, python_type: type[BaseModel]) -> BaseModel:
+        # Flytekit itself sends MessagePack, which keeps integers. A protobuf `Struct` contains only doubles.
         if literal.scalar is None or literal.scalar.generic is None:
             return cast(BaseModel, to_python_value(self, ctx, literal, python_type))
         text = json.dumps(to_json_values(literal.scalar.generic))
@@ -115,12 +116,13 @@ def _describe_input_errors(literal_map_to_kwargs: Callable[..., dict[str, Any]])
         except TypeTransformerFailedError as error:
             raise make_input_error(error, python_types or {}) from error.__context__
 
-    return staticmethod(kwargs)
+    return staticmethod(kwargs)  # the original is a bound class method, so its class is not passed again
 
 
 def _show_whole_description(long_description: property) -> property:
     """Extend the long description of a docstring to all of its text except arguments and results."""
 
+    # Without `wraps`, which takes functions and no properties.
     def text(docstring: Any) -> str | None:
         paragraphs = docstring.short_description, long_description.__get__(docstring)
         return "\n\n".join(filter(None, paragraphs)) or None
@@ -136,6 +138,7 @@ def _resolve_templates(with_overrides: Callable[..., Node]) -> Callable[..., Nod
         if "pod_template_name" in kwargs:
             name = kwargs.pop("pod_template_name")
             entity = self.run_entity
+            # The name is in the metadata of the task and not of the node, so all nodes of the task get it.
             entity._metadata = replace(entity.metadata, pod_template_name=name)
         return with_overrides(self, *args, **kwargs)
 
@@ -153,6 +156,7 @@ def _write_templates(serialize: Callable[..., dict[str, Any]]) -> Callable[..., 
     def spec(template: PodTemplate, container: Container, settings: SerializationSettings) -> dict[str, Any]:
         if not isinstance(template.pod_spec, dict):
             return serialize(template, container, settings)
+        # Other containers, such as sidecars, stay as they are in the template.
         return {
             **template.pod_spec,
             "containers": [
@@ -172,15 +176,16 @@ def _merge_container(own: dict[str, Any], container: Container) -> dict[str, Any
     )
     environment = [{"name": name, "value": value} for name, value in (container.env or {}).items()]
     return {
-        "image": container.image,
+        "image": container.image,  # before the template's fields, so that an image in the template is used instead
         **add_resources(own, requests, limits),
+        # After them, because the command is flytekit's own and runs the task.
         "command": container.command,
         "args": container.args,
-        "env": [*environment, *own.get("env", [])],
+        "env": [*environment, *own.get("env", [])],  # Kubernetes takes the last value of a name: the template's
     }
 
 
-def _move_cache(_: str) -> str:
+def _move_cache(_: str) -> str:  # the target is a constant, and its value is not used
     """Return the folder of the local cache, next to the outputs that it refers to."""
     return str(sandbox_folder() / "cache")
 
@@ -232,7 +237,7 @@ PATCHES = (
         NONE_KNOWN,
     ),
     Patch(
-        "flytekit.clis.sdk_in_container.run:run_command",
+        "flytekit.clis.sdk_in_container.run:run_command",  # wraps the patch above, which has the same target
         remote_run.check_launches,
         "a launch without a module of the user's would end in its first pod, after the upload, and an address be read "
         "without the storage that --config names",
@@ -348,6 +353,7 @@ def find_owner(patch: Patch) -> tuple[Any, str]:
     """
     module, _, path = patch.target.partition(":")
     outer, _, name = path.rpartition(".")
+    # The owner and not the attribute itself, because `setattr` needs both.
     try:
         owner = pkgutil.resolve_name(f"{module}:{outer}" if outer else module)
         getattr(owner, name)
@@ -359,13 +365,15 @@ def find_owner(patch: Patch) -> tuple[Any, str]:
     return owner, name
 
 
-@cache
+@cache  # a second call would wrap every replacement again
 def install() -> None:
     """Apply all patches, and have flytekit's temporary folders removed at the end. A second call does nothing.
 
     Raises:
         PatchError: a target does not exist. In that case no patch is applied.
     """
+    # All owners are looked up before the first change, so that a missing target leaves flytekit as it was.
     for (owner, name), patch in [(find_owner(patch), patch) for patch in PATCHES]:
+        # Read only now: two patches with one target wrap each other.
         setattr(owner, name, patch.replacement(getattr(owner, name)))
     temporary_folders.remove_at_exit()

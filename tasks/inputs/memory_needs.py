@@ -2,8 +2,8 @@
 
 The memory of a process is a constant plus terms that grow with the model and the options:
 
-    learner rank     LEARNER + weights, gradients, optimizer (`estimate_rank_memory`) + max(activations and logits of a
-                     step, a copy of the weights that is made when the policy is exported)
+    learner rank     LEARNER + weights, gradients, optimizer (`estimate_rank_memory`)
+                     + max(activations and logits of a step, a copy of the weights for the export of the policy)
     engine           ENGINE + weights + `cpu_kv_cache_gib`
     judge's engine   ENGINE + weights + KV cache, if a stage serves the judge
     driver and Ray   DRIVER
@@ -124,9 +124,8 @@ def check_memory(
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
         raise SpecError(
             f"training: its processes need about {needed:.1f} GiB of memory in {_describe_dtype(training, dtype)}, "
-            "of which Ray "
-            f"leaves {1 - RAYS_SHARE:.0%} free: {parts}; but {has}: {way_out}, or lower learner.micro_batch_tokens or "
-            "actors.engine.cpu_kv_cache_gib"
+            f"of which Ray leaves {1 - RAYS_SHARE:.0%} free: {parts}; but {has}: {way_out}, or lower "
+            "learner.micro_batch_tokens or actors.engine.cpu_kv_cache_gib"
         )
 
 

@@ -191,7 +191,7 @@ def _describe_type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool
 
 
 def _find_given_type(arguments: tuple[Any, ...]) -> Any:
-    """Return the type that a file may contain for an annotated type: a different one if a validator accepts it."""
+    """Return the type of an option's value in a file: the input type of its validator, or else its own type."""
     validators = [mark for mark in arguments[1:] if isinstance(mark, BeforeValidator)]
     taken = [mark.json_schema_input_type for mark in validators]
     return next((given for given in taken if given is not PydanticUndefined), arguments[0])

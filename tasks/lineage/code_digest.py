@@ -80,13 +80,15 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
         ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
     """
     digest = hashlib.sha256()
+    # Sorted, because the order of texts in a set differs from process to process.
     for name in sorted(find_reachable_modules(module, ignored_code)):
         digest.update(f"{name}\n{_select_code(module, name).digest}\n".encode())
         for path in _list_data_files(_find_file(name)):
+            # The name without its folder, so that all checkouts have the same digest.
             digest.update(path.name.encode() + path.read_bytes())
     for distribution, version in sorted(find_distributions(module, ignored_code).items()):
         digest.update(f"{distribution}=={version}\n".encode())
-    _PARSED.save()
+    _PARSED.save()  # here and not in `_read_code`, so that the file is written once per digest
     return digest.hexdigest()
 
 
@@ -106,6 +108,7 @@ def find_reachable_modules(module: str, ignored_code: tuple[str, ...] = ()) -> f
         if name in reached or _is_inside(name, ignored_code) or not _is_ours(name):
             continue
         reached.add(name)
+        # An import also runs the `__init__.py` of each package that contains the module.
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         code = _select_code(module, name)
         # A string without a dot, such as the folder of the recipes, is not a module. Recipes are inputs and not code.
@@ -114,8 +117,9 @@ def find_reachable_modules(module: str, ignored_code: tuple[str, ...] = ()) -> f
 
 
 def find_distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the distributions that `module` and its modules (`find_reachable_modules`) import, with their versions in
-    `LOCK`.
+    """Return the distributions that a stage imports, by name, with their versions in `LOCK`.
+
+    The stage consists of `module` and the modules that `find_reachable_modules` returns for it.
 
     Raises:
         ValueError: a module has a relative import, or `LOCK` is missing or lacks an imported distribution.
@@ -124,6 +128,7 @@ def find_distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[
     versions_of = {}
     for name in find_reachable_modules(module, ignored_code):
         code = _select_code(module, name)
+        # Most strings do not name modules: a string counts only if a package with this name is pinned.
         named = {root for root in _list_roots(code.strings) if _to_distribution(root) in versions}
         for root in (_list_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _to_distribution(root) not in versions:
@@ -146,7 +151,7 @@ def _list_roots(modules: Iterable[str]) -> set[str]:
 
 
 def _to_distribution(root: str) -> str:
-    return DISTRIBUTIONS.get(root, root.replace("_", "-").lower())
+    return DISTRIBUTIONS.get(root, root.replace("_", "-").lower())  # normalized as in `LOCK` (PEP 503)
 
 
 @cache
@@ -158,11 +163,13 @@ def _read_versions(path: Path) -> dict[str, str]:
 
 def _select_code(stage: str, module: str) -> _Code:
     """Return the parts of the module that are included in the digest of a stage."""
+    # Two forms of a module are enough for all stages, so that each module is parsed at most twice.
     return _read_code(module, whole=_is_inside(stage, DRAWING) and _is_inside(module, DRAWING))
 
 
 @cache
 def _is_ours(module: str) -> bool:
+    # The name may be that of a function or a class, which `from module import name` adds and which has no file.
     return module.split(".", maxsplit=1)[0] in PACKAGES and _find_file(module).is_file()
 
 
@@ -187,6 +194,7 @@ class _Code(NamedTuple):
 def _read_code(module: str, *, whole: bool) -> _Code:
     """Read the module without docstrings, and also without `DISPLAY` unless it is `whole`."""
     source = _find_file(module).read_bytes()
+    # The content and not its time, because `git checkout` changes the times of files.
     key = f"{module} {whole} {hashlib.sha256(source).hexdigest()}"
     if (stored := _PARSED.get(key)) is not None:
         digest, *names = stored
@@ -216,6 +224,7 @@ class _Reader(ast.NodeVisitor):
         self._meaning: dict[str, str] = {}  # full names of the names that the module imports
 
     def generic_visit(self, node: ast.AST) -> None:
+        # `ast.dump` would be shorter, but its text differs between versions of Python.
         write, visit = self.text.append, self.visit
         write(f"{type(node).__name__}(")
         for name in node._fields:
@@ -226,7 +235,7 @@ class _Reader(ast.NodeVisitor):
                 write(f"{name}=")
                 visit(value)
             elif isinstance(value, list):
-                if value:
+                if value:  # Python 3.12 added `type_params`, which is empty for code of earlier versions
                     write(f"{name}=[")
                     for item in value:
                         if isinstance(item, ast.AST):
@@ -239,6 +248,7 @@ class _Reader(ast.NodeVisitor):
         write(")")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        # `DISPLAY` names functions at the top of a module; a nested one may have the same name.
         if not (self._module and node.col_offset == 0 and _is_display(f"{self._module}.{node.name}")):
             self.generic_visit(node)
 
@@ -251,6 +261,7 @@ class _Reader(ast.NodeVisitor):
             raise ValueError(f"a relative import, which cache versions do not follow: {ast.unparse(node)}")
         full_names = {alias: f"{node.module}.{alias.name}" for alias in node.names}
         self._meaning |= {alias.asname or alias.name: full_name for alias, full_name in full_names.items()}
+        # An imported function has no file, so its module counts as well.
         if self._import(node, full_names):
             self.imports.add(node.module)
 
@@ -262,6 +273,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
+        # The call stays, because it may be part of a larger statement, such as `with progress(...)`.
         self.generic_visit(ast.Call(node.func, [], []) if self._is_display_call(node.func) else node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -284,6 +296,7 @@ class _Reader(ast.NodeVisitor):
             function = function.value
         if not (self._module and isinstance(function, ast.Name)):
             return False
+        # The full name follows from the imports: `charts.page` is `tasks.charts.page`.
         return _is_display(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
 
 
@@ -293,6 +306,7 @@ def _is_display(name: str) -> bool:
 
 
 def _is_inside(name: str, packages: Iterable[str]) -> bool:
+    # With the dots, `tasks.charts_page` is not in `tasks.charts`.
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
@@ -301,4 +315,5 @@ def _list_data_files(path: Path) -> list[Path]:
     if path.name != "__init__.py":
         return []
     below = [p for p in path.parent.rglob("*") if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts]
+    # Files of a package below are counted with that package, if it is imported.
     return sorted(p for p in below if not (p.parent != path.parent and (p.parent / "__init__.py").exists()))

@@ -131,22 +131,24 @@ class MemoryLimit:
         top, path = mounts, ""
         for line in _read_text(processes / "self" / "cgroup").splitlines():
             _, controllers, name = line.split(":", 2)
-            if "memory" in controllers.split(","):
+            if "memory" in controllers.split(","):  # if a system has both versions, memory is in version 1
                 top, path = mounts / "memory", name
                 break
-            if not controllers:
+            if not controllers:  # the only line of version 2
                 path = name
+        # In a container, the path may be that of the host, which does not exist here.
         folder = top / path.strip("/")
         return cls(folder if folder.is_dir() else top, top, processes)
 
     def limit(self) -> int | None:
         """Return the lowest limit of the group and its outer groups in bytes, or None if there is none."""
+        # A group without a limit may be inside a limited group, such as that of a pod or a slice of systemd.
         folders = [self.folder, *(outer for outer in self.folder.parents if outer.is_relative_to(self.top))]
         limits = [
             int(text)
             for folder in folders
             for name in ("memory.max", "memory.limit_in_bytes")
-            if (text := _read_text(folder / name).strip()).isdecimal()
+            if (text := _read_text(folder / name).strip()).isdecimal()  # version 2 has "max" for no limit
         ]
         return min((limit for limit in limits if limit < UNLIMITED), default=None)
 
@@ -156,6 +158,7 @@ class MemoryLimit:
 
     def machine(self) -> int:
         """Return the machine's memory in bytes."""
+        # Systems other than Linux have no such file, and then no limit is known.
         return 1024 * int(_read_field(self.processes / "meminfo", "MemTotal:") or UNLIMITED // 1024)
 
     def kills(self) -> int:
@@ -177,13 +180,13 @@ class MemoryLimit:
     def cached(self) -> int:
         """Return the bytes of cached files in the group's memory, which the kernel drops when memory is needed."""
         fields = ("total_inactive_file", "total_active_file", "inactive_file", "active_file")  # version 1 has all four
+        # The first two that exist: in version 1 the totals include the groups below, and in version 2 all fields do.
         sizes = [int(text) for name in fields if (text := _read_field(self.folder / "memory.stat", name))]
         return sum(sizes[:2])
 
     def _process(self, pid: int) -> Process | None:
-        kilobytes = _read_field(
-            self.processes / str(pid) / "status", "RssAnon:"
-        )  # a shared page would count several times
+        # Without shared pages, which would be counted in each process.
+        kilobytes = _read_field(self.processes / str(pid) / "status", "RssAnon:")
         if kilobytes is None:
             return None
         command = self._command(pid)
@@ -210,7 +213,7 @@ class MemoryWatch:
     def __init__(self, limit: MemoryLimit) -> None:
         """Watch `limit` from now on. Without the thread that `start` begins, only method calls read it."""
         self._limit = limit
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # `look` calls `see`, which calls `record`, and each takes it
         self._readings = {HERE: limit.read()}
         self._last: dict[str, tuple[float, str]] = {}  # by node, the time of the last kill and the message about it
         self._report = ""
@@ -237,10 +240,14 @@ class MemoryWatch:
         with self._lock:
             before = self._readings.get(node, reading)
             if reading.kills > before.kills:
+                # The kernel counts kills without naming processes: of the processes that are gone, it was most likely
+                # the largest.
                 gone = before.sizes.keys() - reading.sizes.keys()
                 largest = max((before.sizes[pid] for pid in gone), key=lambda one: one.gib, default=None)
                 killed = [largest] if largest and largest.gib >= SMALLEST else []
+                # The peak of the new reading, because the group reached it after the earlier one.
                 self.record("the kernel", killed, before._replace(peak=reading.peak).of_the_machine, node)
+            # Never fewer, because readings of another node may arrive late, and a kill would be counted twice.
             self._readings[node] = reading._replace(kills=max(reading.kills, before.kills))
 
     def record(self, killer: str, killed: Collection[Process], before: Reading, node: str = HERE) -> None:
@@ -272,6 +279,7 @@ class MemoryWatch:
         For this process's node, the control group is read again first.
         """
         self.look()
+        # Without a kill, as if the last one were too long ago.
         when, sentence = self._last.get(node, (-RECENT_SECONDS, ""))
         return sentence if time.monotonic() - when < RECENT_SECONDS else ""
 
@@ -334,7 +342,7 @@ def _describe_largest(reading: Reading, remedy: str = "") -> str:
 def _read_text(path: Path) -> str:
     """Return the text of a file of the kernel. Empty if it does not exist or its process has ended."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(errors="replace")  # a command line may contain any bytes
     except OSError:
         return ""
 

@@ -27,7 +27,7 @@ _IDENTITY = ("stage", "kind", "source", "row")
 
 
 def write_with_earlier(made: str | Path, given: Iterable[Path], target: Path) -> None:
-    """Write the rows that a part dropped, and before them the rows that were dropped before its inputs were made.
+    """Write the rows that a part dropped, after the rows that earlier parts dropped while they made its inputs.
 
     Args:
         made: the table of `SET_ASIDE` that the part made.

@@ -397,7 +397,7 @@ def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
 
 
 def select_shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of `make_benchmark_rows` that a page shows. For pass@k: the powers of two and the largest k."""
+    """Return the rows of `make_benchmark_rows` for a page, with pass@k only for powers of two and the largest k."""
     largest: dict[str, int] = {}
     for row in figures:
         largest[row["benchmark"]] = max(_parse_k(row["metric"]), largest.get(row["benchmark"], 0))

@@ -107,7 +107,10 @@ def print_summary(
     console: Console | None = None,
     warn_if_lost: float = WARN_IF_LOST,
 ) -> None:
-    """Print the result of `make_summary_json` with the stages' headlines, in colours if there is a terminal."""
+    """Print a summary with the headlines of the stages. There are colour codes only on a terminal.
+
+    `summary` is from `make_summary_json`.
+    """
     console = console or Console(highlight=False, soft_wrap=True)
     print_stages(console, summary, stages)
     print_losses(console, stages, warn_if_lost)

@@ -113,9 +113,9 @@ def find_row(run: Path, source: str, row: int) -> History:
 
 
 def _find_current_id(run: Path, identity: str) -> str:
-    """Return the id that a prompt has after cleaning, which is another one if control tokens were escaped in it.
+    """Return the id of a prompt after cleaning, which changes the id if it escapes control tokens in the prompt.
 
-    The rows that repeat it were dropped before that, so they have the id that it had.
+    Rows that repeat the prompt were dropped before, so they name its earlier id.
     """
     if any(_find_rows(run, "prompts", "prompt_id", identity)):
         return identity
@@ -128,7 +128,7 @@ def _find_current_id(run: Path, identity: str) -> str:
 
 
 def _find_earlier_ids(run: Path, prompt: Mapping[str, Any]) -> set[str]:
-    """Return the id that a prompt had when rows that repeat it were dropped."""
+    """Return the ids under which dropped rows repeat a prompt: the id before cleaning, or none."""
     reason = f"{DUPLICATE_OF}{prompt['row']}"
     rows = _find_rows(run, "set_aside", "source", prompt["source"])
     return {row["clashed_with"] for row in rows if row["stage"] == "sourcing" and row["reason"] == reason}

@@ -64,6 +64,7 @@ class Lease:
         self._fs = filesystem
         self._path = path
         self._seconds = seconds
+        # Random, because one process may make several attempts, and processes of two machines may have the same id.
         self._holder = {"id": uuid.uuid4().hex, **_describe_process()}
         self._beats = 0
         self._lost = ""
@@ -82,7 +83,7 @@ class Lease:
         before = self._read()
         if before and not _has_ended(before):
             self._wait_for_silence(before)
-        self._write()
+        self._write()  # in this thread, so that storage which cannot be written ends the attempt at once
         self._thread.start()
         return self
 
@@ -93,7 +94,7 @@ class Lease:
             logger.warning("%s: storage hangs; the lease is not released", self._path)
             return
         with contextlib.suppress(Exception):  # the lease expires
-            if self._is_ours(self._read()):
+            if self._is_ours(self._read()):  # another attempt may have taken over, and needs its file
                 self._fs.rm_file(self._path)
 
     def check(self) -> None:
@@ -125,8 +126,9 @@ class Lease:
         assert task is not None
 
         def cancel() -> None:
-            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(task.cancel)  # the heartbeat's thread calls this
 
+        # Set before `_lost` is read: a loss between the two lines would otherwise be noticed by neither.
         self._on_lost = cancel
         if self._lost:  # it was lost before this task could be cancelled
             raise LeaseLostError(self._lost)
@@ -135,12 +137,13 @@ class Lease:
         except asyncio.CancelledError:
             if self._lost:
                 raise LeaseLostError(self._lost) from None
-            raise
+            raise  # the caller cancelled the block, for example because of Ctrl-C
         finally:
             self._on_lost = lambda: None
 
     def _wait_for_silence(self, before: bytes) -> None:
         holder = _parse(before)
+        # Only processes of this machine can be looked up. Others show below, by their heartbeats, that they work.
         if holder.get("machine") == self._holder["machine"] and _is_running(holder):
             raise RunInUseError(
                 f"{self._path}: {_describe_holder(holder)} works on this run; stop it, or wait until it ends"
@@ -153,11 +156,11 @@ class Lease:
         )
         deadline = time.monotonic() + self._seconds
         while time.monotonic() < deadline:
-            time.sleep(self._seconds / BEATS / 2)
+            time.sleep(self._seconds / BEATS / 2)  # half a heartbeat, to refuse soon after the holder's next one
             now = self._read()
             if not now:
                 return
-            if now != before:
+            if now != before:  # the contents and not times, because clocks of machines differ
                 raise RunInUseError(
                     f"{self._path}: {_describe_holder(_parse(now))} works on this run; stop it, or wait until it ends"
                 )
@@ -166,7 +169,7 @@ class Lease:
         failures = 0
         while not self._ended.wait(self._seconds / BEATS):
             try:
-                self.check()
+                self.check()  # before writing, which would replace the name of an attempt that has taken over
                 self._write()
                 failures = 0
             except LeaseLostError:
@@ -178,6 +181,7 @@ class Lease:
 
     def _lose(self, holder: bytes | None) -> None:
         who = _describe_holder(_parse(holder)) if holder else "a process that deleted its lease"
+        # Set before the task is cancelled, which then reads it.
         self._lost = f"{self._path}: {who} has taken over this run from {_describe_holder(self._holder)}"
         self._on_lost()
 
@@ -194,7 +198,7 @@ class Lease:
     def _write(self) -> None:
         from fsspec.implementations.local import LocalFileSystem
 
-        self._beats += 1
+        self._beats += 1  # so that each heartbeat changes the content, which waiting attempts compare
         content = json.dumps({**self._holder, "beats": self._beats}).encode()
         if isinstance(self._fs, LocalFileSystem):
             # Written atomically, as objects on blob storage are. `durable.whole` is not used because two holders would
@@ -210,6 +214,7 @@ def find_holder(folder: Path) -> str | None:
     """Return the process with a recent heartbeat that may work on the run in `folder`, or None if there is none."""
     path = folder / "lease.json"
     try:
+        # Nothing waits for a heartbeat here: who removes a run acquires its lease first, which does.
         holder, age = _parse(path.read_bytes()), time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
@@ -235,6 +240,7 @@ def _read_start_time(pid: int) -> float:
         ProcessLookupError: there is no such process.
     """
     try:
+        # The name of the program, in parentheses, may contain spaces.
         return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # proc(5), `starttime`
     except OSError:
         import psutil  # only used without /proc; not installed on machines that only plan a recipe
@@ -265,7 +271,7 @@ def _has_ended(content: bytes) -> bool:
 
 
 def _is_running(holder: dict[str, Any]) -> bool:
-    try:
+    try:  # the time, too, because the id may have been given to another process since
         return bool(_read_start_time(holder["pid"]) == holder["started"])
     except (ProcessLookupError, KeyError):
         return False

@@ -155,7 +155,7 @@ def _read_claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _read_pages_digest(path: str, size: int, names: tuple[str, ...], *_state: int) -> str:
-    """Return `_compute_pages_digest` of a file in this state. The pages of an unchanged table are read once."""
+    """Return the digest of a table's pages (`_compute_pages_digest`). An unchanged file is read only once."""
     return _compute_pages_digest(path, size, names)
 
 
@@ -227,10 +227,8 @@ def _read_sha256(path: str, *_state: int) -> str:
 
 
 def _read_state(path: Path) -> tuple[int, ...]:
-    """Return what changes with the file's content. Of a file that has just been written, it is never the same twice.
-
-    Two writes within a tick of the file system's clock give a file the same times.
-    """
+    """Return numbers that change if the file's content may have changed."""
     file = path.stat()
+    # Two writes within a tick of the file system's clock give a file the same times, so a new file equals nothing yet.
     just_now = time.time() - file.st_ctime < SETTLED
     return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, time.monotonic_ns() if just_now else 0

@@ -47,7 +47,7 @@ def _format_shares(shares: Mapping[str, float]) -> str:
 
 
 def _format_protocols(names: Iterable[str]) -> str:
-    """Return the clause that names the protocols for policies that think of those benchmarks that have one, or ""."""
+    """Return a clause with the protocols that these benchmarks have for thinking policies, or "" if they have none."""
     protocols = [f"{name}_olmo3" for name in names if (BENCHMARKS / f"{name}_olmo3.yaml").is_file()]
     return f"; a policy that thinks is asked {', '.join(protocols)} instead" if protocols else ""
 

@@ -174,7 +174,9 @@ def _choose_steps(chosen: Selection, sizes: Mapping[int, int], most: int) -> lis
 
 
 def _select_range(steps: tuple[int, int], known: Sequence[int], taken: Set[int]) -> list[int]:
-    """Return the known steps of a range. If there are none, the error names the nearest up to the last that was taken.
+    """Return the known steps of a range.
+
+    If there are none, the error names the nearest known step that the training took.
 
     Groups that no step took have the number after it if the weights of the last step sampled them.
     """

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tasks import charts
 from tasks.reporting import experiment
 from tasks.reporting.experiment import format_lines, make_final_rows
 from tasks.tables.parquet import build_table
@@ -174,7 +175,7 @@ def test_a_variant_links_to_its_reports_and_the_page_begins_with_the_verdict():
 
 def test_a_step_without_a_reward_is_a_gap_and_a_version_without_validation_is_none(monkeypatch):
     drawn = {}
-    monkeypatch.setattr(experiment.charts, "curves", lambda title, _, series, **__: drawn.update({title: series}) or "")
+    monkeypatch.setattr(charts, "draw_curves", lambda title, _, series, **__: drawn.update({title: series}) or "")
     rows = metrics(0.5)
     del rows[1]["reward"]
     experiment._draw_charts({"slow": [rows]})
