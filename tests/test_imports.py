@@ -66,12 +66,12 @@ def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
 @pytest.mark.long
 def test_the_data_stages_load_no_engine():
     run_probe(
-        "from tasks.inputs.files import quickstart\n"
+        "from tasks.inputs.files import load_quickstart\n"
         "from tasks.sourcing.prompts import build_prompts\n"
         "from tasks.mixing.mix import mix\n"
         "from tasks.evaluation.comparison import compare\n"
         "from tasks.reporting.page import render\n"
-        "data, training, evaluation = quickstart()\n"
+        "data, training, evaluation = load_quickstart()\n"
         "for source in data.sources: build_prompts(source, data.max_prompt_chars)"
     )
 

@@ -456,14 +456,14 @@ TWO_NODES = """
 import json, ray
 from dataclasses import asdict
 from ray.cluster_utils import Cluster
-from tasks.cluster_check.checks import node_facts
-from tasks.cluster_check.network import reduction
+from tasks.cluster_check.checks import collect_node_facts
+from tasks.cluster_check.network import measure_reduction
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)
 ray.init(address=cluster.address, log_to_driver=False)
-measured = reduction(2, gpus=False)
-print(json.dumps([asdict(measured), *(node.code for node in node_facts(sandbox=False))]))
+measured = measure_reduction(2, gpus=False)
+print(json.dumps([asdict(measured), *(node.code for node in collect_node_facts(sandbox=False))]))
 ray.shutdown()
 cluster.shutdown()
 """

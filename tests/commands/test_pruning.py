@@ -172,7 +172,7 @@ def process():
         held.communicate()
 
 
-AT_WORK = "from tasks.storage.outputs import at_work\nwith at_work()"
+AT_WORK = "from tasks.storage.outputs import prevent_pruning\nwith prevent_pruning()"
 LEASED = "from pathlib import Path\nfrom tasks.storage.lease import Lease\nwith Lease.from_folder(Path({!r}))"
 
 

@@ -13,11 +13,11 @@ from tasks.training.runtime.timeouts import StalledError
 
 HANGING = """
 import asyncio, threading
-from tasks.storage.threads import PatientThreads, in_thread
+from tasks.storage.threads import PatientThreads, call_in_thread
 
 async def main():
     asyncio.get_running_loop().set_default_executor(PatientThreads(0.2))
-    in_thread(threading.Event().wait)
+    call_in_thread(threading.Event().wait)
     await asyncio.wait_for(asyncio.to_thread(threading.Event().wait), 0.1)
 
 asyncio.run(main())

@@ -106,8 +106,8 @@ def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, re
 def test_the_base_install_plans_the_quickstart(base, tmp_path):
     code = (
         "from tasks.inputs.preflight import preflight\n"
-        "from tasks.inputs.files import quickstart\n"
-        "data, training, evaluation = quickstart()\n"
+        "from tasks.inputs.files import load_quickstart\n"
+        "data, training, evaluation = load_quickstart()\n"
         "print(preflight(data=data, training=training, evaluation=evaluation).model.fingerprint)"
     )
     environment = ENVIRONMENT | {"FLYTE_SDK_LOCAL_SANDBOX": str(tmp_path), "HOME": str(tmp_path)}

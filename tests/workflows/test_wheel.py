@@ -84,9 +84,9 @@ def test_every_file_that_ships_loads_outside_of_a_checkout(python, tmp_path):
     code = """
         import data_specs.rewards, data_specs.transforms, tasks
         from tasks.config.loading import load_yaml
-        from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, with_companions
+        from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, load_recipe_files
         for path in sorted(RECIPES.glob("*.yaml")):
-            print(with_companions(path.stem)[1].data)
+            print(load_recipe_files(path.stem)[1].data)
         for path in DATA_SPECS.glob("*.yaml"):
             load_yaml(DataFile, path)
         print(tasks.__file__)
