@@ -113,6 +113,7 @@ class Session:
         self._workers = workers
         self._config = config
         self._seconds = spec.seconds + GRACE_SECONDS
+        # The pool has already counted this episode.
         self._is_fresh = worker.calls <= 1
         self.reusable = False
         self.died = False
@@ -168,6 +169,7 @@ class Session:
         """Send a message and return the next request, within the remaining wall-clock seconds."""
         clock = asyncio.get_running_loop().time
         began = clock()
+        # Until the environment has ended, its process may still run code of this episode.
         self.reusable = False
         try:
             async with asyncio.timeout(self._seconds):
@@ -180,7 +182,9 @@ class Session:
             return await self._handle_death()
         except ValueError as error:  # the line is longer than the limit of a message
             return self._failed(f"sent an invalid message: {one_line(error)}")
+        # Only the environment's own time counts, and not the time in which it waits for a turn or a score.
         self._seconds -= clock() - began
+        # `readline` returns what it has, without an error, when the connection is closed.
         if not line.endswith(b"\n"):
             return await self._handle_death()
         try:
@@ -196,19 +200,24 @@ class Session:
             return AsksForJudgement(message["judge"])
         if "run" in message:
             return AsksToRun(message["run"], message["output_chars"])
+        # A task that the environment left running would run on in the next episode.
         self.reusable = not message["retire"]
         if "end" in message:
             return Ended(**(message["end"] or {}), overran=message["overran"])
+        # In a fresh process there were no earlier episodes: the environment itself needs too much.
         self.worn = "worn" in message and not self._is_fresh
         fault = message["fault"]
         return self._failed(fault["reason"], fault["details"], may_pass=fault["may_pass"])
 
     async def _handle_death(self) -> Request:
+        # Without patience, the process would be killed and its exit status would be the one of the kill.
         status, was_running = await self._workers.end(self._worker, patience=PATIENCE_SECONDS)
         self.died = True
+        # Without a `FunctionFailure`: the environment did not cause it, and the episode may be played again.
         if not self._workers.has(self._worker):
             path = self._spec.path
             return Failed(f"environment {path} was lost with the process that its processes are forked from", None)
+        # The kernel sends this signal when the timer of CPU seconds expires, which the process has set itself.
         if status == -OVERRUN_SIGNAL:
             limit = self._config.cpu_seconds
             return Overran(f"took more than {limit:g} s of CPU time (verifiers.environments)")
@@ -268,6 +277,7 @@ class EnvironmentPool:
             try:
                 yield session
             finally:
+                # A process whose episode was abandoned is ended too, because its environment may still run.
                 if session.reusable and worker.calls < RECYCLE_AFTER:
                     self._idle[program].append(worker)
                 elif not session.died:
@@ -279,6 +289,7 @@ class EnvironmentPool:
             workers.discard(idle.pop())  # the number of processes stays
         while idle and not fresh:
             worker = idle.pop()
+            # An idle process may have ended meanwhile, for example when the machine was out of memory.
             if not worker.reader.at_eof():
                 break
             workers.discard(worker)

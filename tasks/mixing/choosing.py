@@ -75,6 +75,7 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
         TableError: a prompt has several rows.
     """
     ids = prompts.column("prompt_id")
+    # Rows of equal rank are sorted by id. With equal ids, the split would depend on the order of the table.
     if pc.count_distinct(ids).as_py() < len(ids):
         raise TableError(f"{name}: a prompt_id occurs in several rows")
     ranks = _compute_ranks(prompts, spec.seed)
@@ -82,12 +83,14 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     _check_names(spec, every, name)
     heldout = {domain: _choose_held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
     held_rows = join_rows(heldout)
+    # Several held-out rows may have the same hash. The reason in `SET_ASIDE` then names the last of them.
     held_row_of = dict(zip(ranks[held_rows].tolist(), held_rows.tolist(), strict=True))
     rest: Sources = {domain: {} for domain in every}
     like_heldout: dict[int, int] = {}
     for domain, sources in every.items():
         for source, rows in sources.items():
             left = rows[len(heldout[domain][source]) :]
+            # A copy in another source, or right after the last held-out row, would train on a held-out prompt.
             is_alike = np.isin(ranks[left], ranks[held_rows])
             rest[domain][source], alike = left[~is_alike], left[is_alike]
             like_heldout |= {
@@ -111,12 +114,15 @@ def check_some_left(prompts: pa.Table, name: str, set_aside: Iterable[pa.Table])
 def _compute_ranks(prompts: pa.Table, seed: int) -> Ranks:
     """Return a seeded hash of each prompt's cluster, or of its text if it has none. It determines the split."""
     prefix = b"%d:" % seed
+    # 8 bytes: among a million prompts, two have the same hash with a probability of 3e-8.
+    # Big-endian, so that every machine makes the same split.
     hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _list_cluster_keys(prompts))
     return np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64)
 
 
 def _list_cluster_keys(prompts: pa.Table) -> Iterator[bytes]:
     """Yield the key of each prompt's cluster, or of its text if it has none."""
+    # In batches, because `compute_prompt_keys` copies the texts several times.
     for batch in prompts.select(["messages", "cluster"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
         keys, clusters = compute_prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
@@ -134,6 +140,7 @@ def _sort_sources(prompts: pa.Table, ranks: Ranks) -> Sources:
     pairs = names.group_by(names.column_names).aggregate([])
     for domain, source in sorted((row["domain"], row["source"]) for row in pairs.to_pylist()):
         is_own = pc.and_(pc.equal(names.column("domain"), domain), pc.equal(names.column("source"), source))
+        # A filter keeps the order, so that the rows of each source stay sorted by rank.
         rows_of_source[domain][source] = order.filter(is_own.combine_chunks()).to_numpy().astype(np.int64)
     return dict(rows_of_source)
 
@@ -158,8 +165,10 @@ def _choose_held_out(
         if isinstance(asked, int):
             return asked
         rows = sources[source]
+        # The rows are sorted by rank, so the rows below the share are the first ones.
         return int(np.searchsorted(ranks[rows], np.uint64(asked * _HASHES)))
 
+    # The option of a source counts before the one of its domain, and this before the one of the mixture.
     own = _get_domain(spec, domain).heldout
     held = spec.heldout if own is None else own
     quotas = {
@@ -167,6 +176,7 @@ def _choose_held_out(
         for name in sources
     }
     if isinstance(held, float):
+        # A share applies to each source separately, so that the rows of another source change nothing.
         quotas = {name: count_held_out(name, held) if quota is None else quota for name, quota in quotas.items()}
         held = sum(quota for quota in quotas.values() if quota is not None)
     available = sum(map(len, sources.values()))
@@ -191,6 +201,7 @@ def _read_strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[i
         for source, rows in sources.items():
             if (divided := _get_source(spec, source).strata) is None:
                 continue
+            # Metadata is parsed only for sources with strata, and read in parts.
             parts = take_rows(prompts.select(["metadata"]), rows)
             texts = chain.from_iterable(part.column("metadata").to_pylist() for part in parts)
             for row, text in zip(rows.tolist(), texts, strict=True):
@@ -223,6 +234,7 @@ def _choose_members(rest: Sources, strata: dict[int, str], spec: MixtureSpec) ->
         empty = [domain for domain, sources in rest.items() if not any(map(len, sources.values()))]
         why = "all are held out or have weight 0"
         if empty and len(empty) < len(rest):
+            # An empty domain keeps its share, so that the largest mixture with these shares is empty.
             why = (
                 f"domain {empty[0]!r} has none except those held out, and the domains' shares are kept; give it a "
                 "smaller heldout or the weight 0"
@@ -248,7 +260,7 @@ def _build_source_member(domain: str, source: str, rows: Rows, strata: dict[int,
                 repeats,
                 np.array(parts[stratum], np.int64),
             )
-            for stratum in sorted(parts)
+            for stratum in sorted(parts)  # the order of the keys depends on which row comes first
         }
     return member
 

@@ -154,10 +154,12 @@ class Judging:
         self._stack = ExitStack()
 
     def __enter__(self) -> Judging:
+        # One look-up for all prompts, because each one reads the keys of every segment of the cache.
         self._cache.verdicts.find(self._keys.values())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # The flush comes first, and also after an error: no verdict is lost if closing the pool raises.
         with self._stack:
             self._cache.verdicts.flush()
             if self._pool is not None and kind is None:
@@ -190,12 +192,14 @@ class Judging:
         ids, contents = part["prompt_id"].to_pylist(), contents_of(part)
         texts = [content.identity for content in contents]
         groups = self._groups(ids, texts)
+        # The scores of a group depend on all of its responses, so they are part of the key.
         together = {name: self._cache.compute_verdict_key(self._rows[name], group) for name, group in groups.items()}
         keys = [
             (together.get(name, self._keys[name]), compute_verdict_number(text, number, groups.get(name)))
             for name, text, number in zip(ids, texts, part["sample"].to_pylist(), strict=True)
         ]
         if groups:
+            # `__enter__` could not look these up, because their keys need the responses.
             self._cache.verdicts.find(together.values())
         verdicts = find_verdicts(keys, self._cache.verdicts)
         self._count_successes(ids, verdicts)
@@ -204,25 +208,27 @@ class Judging:
         self._on_cached(len(keys) - len(missing))
         alone = [index for index in missing if ids[index] not in groups]
         if alone:
+            # An environment has already ended these episodes, with a reward or with an error: no verifier is called.
             ended = [index for index in alone if contents[index].end is not None]
             scores = [end.score for index in ended if (end := contents[index].end)]
             asked = [index for index in alone if contents[index].end is None]
             calls = (build_call(self._rows[ids[index]], contents[index]) for index in asked)
             judged = self._get_pool().scores(calls) if asked else iter(())
+            # `scores` yields as the pool goes on, so verdicts are cached before the last response is scored.
             for index, score in zip([*ended, *asked], chain(scores, judged), strict=True):
                 verdicts[index] = self._record_score(ids[index], keys[index], score)
+        # One missing verdict is enough: the reward of a group compares all of its responses.
         lacking = {ids[index]: groups[ids[index]] for index in missing if ids[index] in groups}
         if lacking:
             asyncio.run(self._judge_groups(lacking, ids, keys, verdicts))
+        # Not after every part: each flush writes a file.
         if self._cache.verdicts.due:
             self._cache.verdicts.flush()
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _count_successes(self, ids: list[str], cached: list[Verdict | None]) -> None:
-        """Count cached verdicts as successes of their reward functions.
-
-        Otherwise a function that fails on the responses without a cached verdict would count as failing on all.
-        """
+        """Count cached verdicts as successes of their reward functions."""
+        # Otherwise a function that fails on the responses without a cached verdict would count as failing on all.
         for prompt_id, verdict in zip(ids, cached, strict=True):
             if verdict is not None:
                 path = environment_path(self._rows[prompt_id])
@@ -243,6 +249,7 @@ class Judging:
     ) -> None:
         """Score the groups that lack verdicts, and fill in the missing ones."""
         pool = self._get_pool()
+        # All groups start before the first one is awaited, so that the workers of the pool are never idle.
         calls = {
             name: asyncio.create_task(pool.score_group(*build_group_call(self._rows[name], texts)))
             for name, texts in groups.items()
@@ -260,11 +267,13 @@ class Judging:
         verdict = Verdict.from_score(score)
         self.judged += 1
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
+        # An error is not cached, so that another attempt scores the response again.
         if verdict.error is None:
             self._cache.verdicts.append(make_verdict_row(key, verdict))
         else:
             self.unjudged += 1
             self._errors[verdict.error] += 1
+            # No function of the user caused the error, or its function says that a retry may succeed.
             self._may_pass = self._may_pass or score.failure is None or score.failure.may_pass
         self._functions.judged(prompt_id, score, environment_path(self._rows[prompt_id]))
         return verdict
@@ -282,6 +291,7 @@ class Judging:
             UnjudgedError: the share is exceeded, and some failures may be temporary. Existing verdicts are cached, and
                 another attempt scores the rest.
         """
+        # First, because its error names the function that fails, and says whether a service is unavailable.
         self._functions.finish()
         if self.unjudged <= max_unjudged * self.responses:
             return
@@ -327,6 +337,7 @@ def collect_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for part in parts:
         joined = part if rest is None else pa.concat_tables([rest, part])
         ids = joined["prompt_id"]
+        # The next table may contain more responses to the last prompt, so these rows wait for it.
         begin = pc.index(ids, ids[-1]).as_py() if joined.num_rows else 0
         rest = joined.slice(begin)
         if begin:

@@ -171,6 +171,7 @@ def sample(
         for job, ids in _tokenize_jobs(workload, part, model)
     ]
     for workload, part in zip(workloads, jobs, strict=True):
+        # A new response may have a text that another engine or sample had, and that has a verdict.
         workload.cache.verdicts.find(workload.cache.compute_verdict_key(job.row) for job in part if job.missing)
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
     generation = _Generation(model, engine, len(workloads), most_samples, verifiers.environments, on_judged, logged)
@@ -181,6 +182,7 @@ def sample(
         try:
             asyncio.run(generation.run(ordered, pool))
         finally:
+            # Also after an error or an interruption: another attempt continues with these responses.
             for workload in workloads:
                 workload.cache.responses.flush()
                 workload.cache.verdicts.flush()
@@ -207,6 +209,7 @@ def _judge_cached(
 ) -> None:
     """Score the cached responses that have no verdict."""
     cache = workload.cache
+    # The reward of a group needs all of its responses, and some may be missing.
     alone = pa.array([not is_group_prompt(row) for row in workload.prompts.to_pylist()], pa.bool_())
     prompts = workload.prompts.filter(alone)
     cache.responses.find(cache.compute_keys(prompts))
@@ -217,6 +220,7 @@ def _judge_cached(
 def _build_jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
     """Return the job of each prompt of a workload, with its cached responses. `number` is the workload's index."""
     keys = workload.cache.compute_keys(workload.prompts)
+    # One look-up for all prompts, because each one reads the keys of every segment of the cache.
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
     sampling, cache = workload.sampling, workload.cache
@@ -258,6 +262,7 @@ class _Generation:
         self._on_judged = on_judged
         # `Judging` retries responses that a service could not score.
         self._functions = FunctionWatch(ends_when_away=False, logged=logged)
+        # The limit counts jobs, because all missing samples of a job are drawn at once (`_finish`).
         self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // most_samples))
 
     async def run(self, jobs: Sequence[tuple[Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
@@ -280,9 +285,11 @@ class _Generation:
             try:
                 async with asyncio.TaskGroup() as group:
                     for job, ids in jobs:
+                        # Before the task exists, so that there are only tasks for jobs that may run.
                         await self._free_jobs.acquire()
                         group.create_task(self._finish(sampler, pool, job, ids))
             except* (EngineError, EngineOptionsError, RewardFunctionError) as failed:
+                # A group of tasks raises a group of errors; callers expect one. The others follow from the first.
                 raise failed.exceptions[0] from None
             finally:
                 if self._episodes is not None:
@@ -295,6 +302,7 @@ class _Generation:
         try:
             while missing := job.missing:
                 await asyncio.gather(*(self._draw(sampler, pool, job, ids, number) for number in missing))
+                # With `remaining`, the scores of this round decide whether the prompt gets another one.
                 job.take_present()
             if job.texts is not None:
                 await self._judge_group(pool, job, job.texts)
@@ -304,6 +312,7 @@ class _Generation:
     async def _draw(self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int) -> None:
         """Generate and score one response, and add the response and the verdict to the cache."""
         cache = job.cache
+        # Without the time of scoring, which is not the engine's.
         with self.shares.request(job.workload):
             completion = await self._sampled(sampler, pool, job, ids, number)
         self.responses[job.workload] += 1
@@ -317,9 +326,11 @@ class _Generation:
                 "num_tokens": completion.num_tokens,
                 "finish_reason": completion.finish_reason,
                 **episode_columns(completion),
+                # An environment that failed for a passing cause: a later call plays the episode again.
                 "temporary": content.end is not None and content.end.may_pass,
             }
         )
+        # The responses of a group are scored together at the end (`_finish`).
         if job.texts is not None:
             job.texts[number] = completion.text
             job.present.add(number)
@@ -327,6 +338,7 @@ class _Generation:
             key = cache.compute_verdict_key(job.row), compute_verdict_number(content.identity, number)
             [known] = find_verdicts([key], cache.verdicts)
             if known is None:
+                # The response is already in the cache: if scoring fails, only the score is computed again.
                 score = content.end.score if content.end else await pool.score(*build_call(job.row, content))
                 job.scores[number] = self._judged(job, key, score)
             else:  # another engine or sample had the same text; `Judging` counts the success of its functions
@@ -347,6 +359,7 @@ class _Generation:
 
     async def _judge_group(self, pool: VerifierPool, job: Job, texts: dict[int, str]) -> None:
         """Score all responses to a prompt together, and add the verdicts to the cache."""
+        # `texts` contains the responses of this call. The others are from earlier calls, and can be read.
         stored = sorted(job.present - texts.keys())
         table = job.cache.responses.read([(job.key, number) for number in stored])
         by_number = texts | dict(zip(stored, table["response"].to_pylist(), strict=True))
@@ -359,6 +372,7 @@ class _Generation:
     def _judged(self, job: Job, key: Key, score: Score) -> float | None:
         """Report the score of a response, add the verdict to the cache, and return the verdict's score."""
         verdict, prompt_id = Verdict.from_score(score), job.row["prompt_id"]
+        # An error is not cached, so that `Judging` scores the response again.
         if verdict.error is None:
             job.cache.verdicts.append(make_verdict_row(key, verdict))
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
@@ -370,6 +384,7 @@ async def _flush(cache: RolloutCache) -> None:
     """Flush the stores of a cache that are due."""
     for store in (cache.responses, cache.verdicts):
         if store.due:
+            # In a thread, because requests must go on while a file is written, perhaps to a remote file system.
             await asyncio.to_thread(store.flush)
 
 
@@ -383,12 +398,14 @@ def _open_sampler(model: Path, config: EngineConfig) -> AbstractAsyncContextMana
 
 @asynccontextmanager
 async def _start_verifiers(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator[asyncio.Task[VerifierPool]]:
-    """Start the verifiers in a thread while the engine starts, because the server of an LLM judge takes as long."""
+    """Start the verifiers in a thread, and yield the task that returns their pool. Close the pool after the block."""
+    # The server of an LLM judge takes as long to start as the engine.
     stack = ExitStack()
     opening = asyncio.create_task(asyncio.to_thread(stack.enter_context, judges))
     try:
         yield opening
     finally:
+        # A thread cannot be cancelled. What it has started must be closed, even if the engine failed first.
         await asyncio.wait([opening])
         opening.exception()  # marks it as retrieved: if the engine failed first, asyncio would log it
         await asyncio.to_thread(stack.close)
