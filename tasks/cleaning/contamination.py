@@ -92,9 +92,10 @@ class _Index:
         self._at = (np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)))[order]
 
     def shares(self, words: texts.Hashes, offsets: texts.Offsets) -> Iterator[tuple[_Numbers, _Numbers, _Shares]]:
-        """Yield, for parts of other texts, the texts and indexed texts that share n-grams, and the share of words.
+        """Compare texts with the indexed ones: yield the pairs with common n-grams, in parts that fit into memory.
 
-        A part has `PAIRS` common n-grams, or one text.
+        A pair is a text, an indexed text, and the share of the indexed text's words that are in common n-grams. A part
+        has `PAIRS` common n-grams, or one text.
         """
         runs, starts = texts.ngrams(words, offsets, self._ngram)
         hits = np.flatnonzero(texts.match_hashes(runs, self._runs))

@@ -70,6 +70,7 @@ class Comparison:
         """
         self._near, self._by_text, self._frames = near, by_text, frames or Frames()
         self._keys: list[bytes] = []
+        # One list instead of two equal ones; `add` fills both through this name.
         self._texts = self._keys if by_text else []
         self._signatures = bytearray()  # grows in place; an array would need twice the memory
         self._framed, self._sizes = _FramesOfPrompts(), list[Indices]()
@@ -84,6 +85,8 @@ class Comparison:
             asked = texts.extract_questions(prompts.column("messages"))
             words, offsets = texts.words(asked)
             own = self._frames.own(words, offsets)
+            # With open ends, the first and the last word are in as many n-grams as the others: in a short prompt, each
+            # word counts.
             ngrams = texts.ngrams(*texts.selected(words, offsets, own), self._near.ngram, open_ends=True)
             self._signatures += compute_signatures(*ngrams).tobytes()
             self._sizes.append(np.diff(ngrams[1]))
@@ -99,6 +102,7 @@ class Comparison:
         same, similarity = _find_first_equal(self._keys, order), np.ones(len(order), np.float32)
         leader = same.copy()
         if self._near is not None and self._signatures:
+            # One prompt of each group of exact duplicates is enough.
             alone = order[same[order] == order]
             all_signatures = np.frombuffer(self._signatures, np.uint32).reshape(-1, HASHES)
             sizes, apart = np.concatenate(self._sizes), np.concatenate(self._apart)
@@ -107,6 +111,7 @@ class Comparison:
                 leader[index], similarity[index] = other, share
             # An exact duplicate of a prompt with a leader has the same leader.
             leader, similarity = leader[leader], similarity[same]
+        # Near duplicates that are kept together all stay; only exact ones are dropped.
         together = self._near is not None and self._near.action == "keep_together"
         return Likeness(same if together else leader, leader, similarity)
 
@@ -134,16 +139,18 @@ def compute_signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatur
 
 def choose_band_size(threshold: float) -> int:
     """Return the largest band size for which `RECALL` of the pairs with similarity `threshold` agree in some band."""
+    # Two prompts agree in a band with the probability t^rows, and in some band with 1 - (1 - t^rows)^bands.
     return max(rows for rows in range(1, HASHES + 1) if 1 - (1 - threshold**rows) ** (HASHES // rows) >= RECALL)
 
 
 def _compute_apart_hashes(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Hashes:
-    """Return a hash of what keeps prompts apart even if their words are similar: numbers, units, code, constraints."""
+    """Hash the numbers, units, code and constraints of each prompt. Prompts that differ in them are no duplicates."""
     apart = np.zeros(len(asked), np.uint64)
     if near.same_numbers:
         apart = texts.hash_formulas(asked)
         marks, has_marks = texts.extract_units_and_blocks(texts.extract_last_contents(prompts.column("messages")))
         apart[has_marks.to_numpy(zero_copy_only=False)] ^= texts.hash_texts(marks)
+    # Two prompts may ask for the same task under different constraints, which are in their ground truths.
     constrained = pc.equal(prompts.column("domain"), "precise_if")
     truths = pc.if_else(constrained, prompts.column("ground_truth"), "").combine_chunks()
     return texts.merge_hashes(apart, texts.hash_texts(truths))
@@ -210,12 +217,14 @@ class _Near:
         pairs = []
         for index, row in zip(order[members].tolist(), groups[members], strict=True):
             own = row[row >= 0].tolist()
+            # Sorted, so that the first of equally similar leaders counts, whatever the order of the set.
             candidates = sorted({leader for group in own for leader in leaders[group]})
             leader, share = self._find_most_alike(index, candidates)
             if share >= self._near.threshold:
                 pairs.append((index, leader, share))
                 continue
             for group in own:
+                # The limit keeps the time from growing with the square of the members of a band.
                 if len(leaders[group]) < LEADERS:
                     leaders[group].append(index)
         return pairs
@@ -239,7 +248,9 @@ class _Near:
         alike = (frame & frame_of_other).total()
         only, only_other = frame.total() - alike, frame_of_other.total() - alike
         both = int(self._sizes[index] + self._sizes[other])
+        # J = c / (a + b - c), so c = (a + b) J / (1 + J).
         common = both * share / (1 + share)
+        # A word that differs is in up to `ngram` n-grams of either prompt, and none of these is in common.
         own = common / (both - common + 2 * self._near.ngram * min(only, only_other))
         return min(own, (common + alike) / (both - common + alike + only + only_other))
 
@@ -249,11 +260,14 @@ class _Near:
         groups = np.full((len(order), bands), -1, np.int32)
         numbered = 0
         for band in range(bands):
+            # Beginning with these hashes, prompts that must stay apart never agree in a band.
             keys = self._apart[order]
             for column in range(band * self._rows, (band + 1) * self._rows):
                 keys = texts.merge_hashes(keys, self._signatures[order, column].astype(np.uint64))
             _, group, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+            # Most prompts are alone in a band. Without them, few groups have to be kept in memory.
             shared = sizes[group] > 1
+            # The numbers of all bands are different, so that one dictionary has the leaders of all.
             groups[shared, band] = group[shared] + numbered
             numbered += len(sizes)
         return groups

@@ -76,9 +76,9 @@ class ChatTemplate:
         return sorted(self._specials.values())
 
     def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
-        """Return False if the messages have more than `tokens` tokens for certain, by their characters.
+        """Return False if the messages are certain to have more than `tokens` tokens.
 
-        No token has more characters than the longest of the vocabulary.
+        Only characters are counted: no token has more of them than the longest of the vocabulary.
         """
         return sum(len(message["content"]) for message in messages) <= tokens * self._chars
 

@@ -76,7 +76,7 @@ class TurnTokens(Protocol):
         """Texts of the control tokens, which an inserted message may not contain."""
 
     def may_fit(self, messages: Sequence[Mapping[str, str]], tokens: int) -> bool:
-        """Return False if the messages have more than `tokens` tokens for certain (`ChatTemplate.may_fit`)."""
+        """Return False if the messages are certain to have more than `tokens` tokens (`ChatTemplate.may_fit`)."""
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens between two turns (`ChatTemplate.inserted`)."""
@@ -359,7 +359,7 @@ class _Game:
         return min(left, visible) - len(inserted)
 
     async def _encode_insertion(self, asked: AsksForTurn) -> list[int] | None:
-        """Return the tokens between the last turn and the next, or None if they are too many for certain.
+        """Return the tokens between the last turn and the next, or None if they are certain to be too many.
 
         Before the first turn there are none.
         """

@@ -220,7 +220,7 @@ def _build_frames(
 
 
 def _split_by_domain(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names of a benchmark's rows in tables, with a mask of the prompts of each."""
+    """Yield a benchmark, and for the held-out prompts also each domain, as a name and a mask of its prompts."""
     if benchmark != HELDOUT:
         yield benchmark, np.full(len(domains), True)
         return
@@ -233,7 +233,7 @@ def _split_by_domain(benchmark: str, domains: Sequence[str]) -> Iterator[tuple[s
 def _split_by_value(
     benchmark: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names of a benchmark's rows by the values of kept columns, with a mask of the prompts of each.
+    """Divide a benchmark by the values of kept columns: yield the name of each part and a mask of its prompts.
 
     Args:
         benchmark: name of the benchmark.

@@ -107,7 +107,10 @@ def compute_prompt_means(
 
 
 def _compute_length_differences(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
-    """Return the columns of prompts whose responses were compared with a reference, or none without such prompts."""
+    """Return how much longer each prompt's reference is than its responses, with the prompt's row in the win rate data.
+
+    Returns no columns if no response was compared with a reference.
+    """
     if not asked.characters or CHARACTERS not in table.columns:
         return {}
     references = pd.Series(asked.characters, dtype=float).reindex(table.index)
@@ -136,7 +139,10 @@ def _list_rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def _compute_loose_rates(table: pd.DataFrame, judged: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, pd.Series]:
-    """Return the columns of prompts that were scored by both criteria, or none without such prompts."""
+    """Return the rate of responses that follow all instructions loosely, and each prompt's number of instructions.
+
+    Returns no columns if no prompt was scored by both criteria, strict and loose.
+    """
     strict, loose = (f"{REWARD}{name}" for name in ("strict", "loose"))
     if not counts or not {strict, loose} <= set(table.columns):
         return {}

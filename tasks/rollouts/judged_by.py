@@ -1,4 +1,4 @@
-"""Computes digests of what verdicts depend on, by verifier: a change of one keeps the verdicts of the others."""
+"""Computes digests of the code and options behind verdicts, by verifier: a change of one keeps the others' verdicts."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class JudgedBy:
 
     @cached_property
     def everything(self) -> str:
-        """The digest of what all verifiers depend on, for a stage whose samples depend on verdicts."""
+        """The digest of the code and options of all verifiers, for a stage whose samples depend on verdicts."""
         return _compute_digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
 
     def of(self, row: Mapping[str, Any]) -> str:
-        """Return the digest of what verdicts on responses to a prompt (a row of `PROMPTS`) depend on."""
+        """Return the digest of the code and options that score responses to a prompt (a row of `PROMPTS`)."""
         verifier, plays = row["verifier"], row["environment"] is not None
         names = {verifier}
         models: set[str] = set()
@@ -102,7 +102,7 @@ class JudgedBy:
         )
 
     def compute_program_digest(self) -> str:
-        """Return the digest of what the programs depend on that an environment runs in the sandbox."""
+        """Return the digest of the code and options that run the programs of environments in the sandbox."""
         return self._compute_verifier_digest("code", (), plays=False)
 
     def compute_environment_digest(self) -> str:

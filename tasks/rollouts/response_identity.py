@@ -49,7 +49,7 @@ def resolve_dtype(engine: EngineConfig) -> precision.Dtype | None:
 
 
 def describe_generation(engine: EngineConfig, sampling: SamplingConfig) -> dict[str, Any]:
-    """Return what responses depend on besides their prompts and the model, as JSON values.
+    """Return everything except prompt and model that decides a response, as JSON values: options, data type and code.
 
     The number of samples and the context length, which every prompt fits, are not included. The data type is the one
     that `auto` means on this machine, so that machines with different types do not share responses. A server has its

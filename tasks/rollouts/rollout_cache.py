@@ -165,7 +165,7 @@ class RolloutCache:
 
 
 def compute_verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:
-    """Return the number of the verdict on a response among those with the same key.
+    """Return the number of the verdict on a response, which identifies it among those with the same key.
 
     It is a digest of the text, so that equal responses have one verdict, whichever engine generated them. In a group,
     whose texts are in the key, it is the sample, because a reward may depend on the order.

@@ -51,7 +51,7 @@ class Rollouts:
         return pa.concat_tables([ROLLOUTS.empty_table(), *self.tables])
 
     def describe_workloads(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the numbers of responses and tokens and the engine time of every workload, as JSON values.
+        """Return the responses, the tokens and the engine time of each workload, as JSON values.
 
         They are part of the facts of a stage. `responses` and `tokens` include responses from the cache.
 

@@ -286,7 +286,7 @@ def _open_checked_files(
 
 
 def _read_head(source: SourceSpec, stream: Iterator[Item], path: str) -> list[Item]:
-    """Return the first rows of a file, and of JSON, whose rows may differ, later ones with columns that those lack."""
+    """Return the first rows of a file. Of JSON, also later rows with columns that the first rows lack."""
     head = list(islice(stream, PEEK))
     if not isinstance(source.loader, JsonlLoader) and not get_endings(path).startswith((".json", ".ndjson")):
         return head

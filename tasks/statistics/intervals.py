@@ -211,7 +211,7 @@ def compute_detectable_gain(error: float, degrees: int) -> float:
 
 
 def compute_t_quantile(degrees: float) -> float:
-    """Return the quantile of Student's t that half an interval has, in standard errors."""
+    """Return the half width of an interval in standard errors: a quantile of Student's t."""
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
