@@ -150,7 +150,7 @@ def _compute_apart_hashes(prompts: pa.Table, asked: pa.Array, near: NearDuplicat
         apart = texts.hash_formulas(asked)
         marks, has_marks = texts.extract_units_and_blocks(texts.extract_last_contents(prompts.column("messages")))
         apart[has_marks.to_numpy(zero_copy_only=False)] ^= texts.hash_texts(marks)
-    # Two prompts may ask for the same task under different constraints, which are in their ground truths.
+    # Two prompts may set the same task under different constraints, which are in their ground truths.
     constrained = pc.equal(prompts.column("domain"), "precise_if")
     truths = pc.if_else(constrained, prompts.column("ground_truth"), "").combine_chunks()
     return texts.merge_hashes(apart, texts.hash_texts(truths))

@@ -214,7 +214,7 @@ class Judging:
             asked = [index for index in alone if contents[index].end is None]
             calls = (build_call(self._rows[ids[index]], contents[index]) for index in asked)
             judged = self._get_pool().scores(calls) if asked else iter(())
-            # `scores` yields as the pool goes on, so verdicts are cached before the last response is scored.
+            # `scores` yields while the pool works, so verdicts are cached before the last response is scored.
             for index, score in zip([*ended, *asked], chain(scores, judged), strict=True):
                 verdicts[index] = self._record_score(ids[index], keys[index], score)
         # One missing verdict is enough: the reward of a group compares all of its responses.

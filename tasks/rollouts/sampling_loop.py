@@ -262,7 +262,7 @@ class _Generation:
         self._on_judged = on_judged
         # `Judging` retries responses that a service could not score.
         self._functions = FunctionWatch(ends_when_away=False, logged=logged)
-        # The limit counts jobs, because all missing samples of a job are drawn at once (`_finish`).
+        # The limit counts jobs, because all missing samples of a job are generated at once (`_finish`).
         self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // most_samples))
 
     async def run(self, jobs: Sequence[tuple[Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
