@@ -21,7 +21,7 @@ RUN := $(RLVR) run
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images test-installed chaos chaos-hosts soak check lock image-digests reference words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images test-installed chaos chaos-hosts soak check lock image-digests reference pod-fields words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -104,6 +104,9 @@ reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/
 	@$(BIN)/python -m tasks.inputs.alarms_page > docs/alarms.md
 	@$(BIN)/python -m tasks.inputs.metrics_page > docs/metrics.md
 	@$(BIN)/python -m tasks.verifiers.instructions.constraints_page > docs/constraints.md
+
+pod-fields: $(VENV)/.ready  ## the fields of pods, from the installed client of Kubernetes
+	@$(BIN)/python -m tasks.kubernetes.client_fields > tasks/kubernetes/pod_fields.json
 
 words: $(VENV)/.ready  ## stores how often phrases of our own dialect occur, after some have become fewer
 	@$(BIN)/python -m tests.words --write

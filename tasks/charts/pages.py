@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from tasks.excerpts import episodes
 from tasks.excerpts.episodes import ShownEpisode
+from tasks.excerpts.texts import shorten
 
 TEXT_CHARS = 1_200
 """Maximum number of characters of a prompt, response or table cell on a deck. Longer ones are cut."""
@@ -139,8 +140,7 @@ def _describe_outcome(row: Mapping[str, Any]) -> str:
 
 
 def _shorten(text: str) -> str:
-    rest = len(text) - TEXT_CHARS
-    return f"{text[:TEXT_CHARS]} … ({rest:,} more characters)" if rest > 0 else text
+    return shorten(text, TEXT_CHARS)
 
 
 def _format_cell(value: Any) -> str:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tasks.commands.options import Run
-from tasks.commands.tables import print_table
+from tasks.commands.tables import print_table, table_of
 from tasks.failures import MistakeError
 from tasks.tables.schemas import AFTER
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @click.command()
@@ -44,7 +41,7 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
     for message in shared.messages:
         click.echo(message)
     with_margins = any(benchmark.margin is not None for benchmark in shared.benchmarks)
-    printed = _make_table("benchmark", "run", "pass rate", "difference, points", "p", "detectable", "prompts")
+    printed = table_of(["benchmark", "run"], ["pass rate", "difference, points", "p", "detectable", "prompts"])
     if with_margins:
         printed.add_column("maintained")
     shown = set(once.table["benchmark"].to_pylist())
@@ -66,19 +63,9 @@ def compare(runs: tuple[Path, ...], policy: str) -> None:
         click.echo(f"warning     {message}")
 
 
-def _make_table(*columns: str) -> Table:
-    """Return a table whose columns of numbers are aligned to the right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("benchmark", "metric", "run") else "right")
-    return table
-
-
 def _print_further(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the rows of `select_further_metrics`."""
-    printed = _make_table("benchmark", "metric", "run", "value", "difference", "prompts")
+    printed = table_of(["benchmark", "metric", "run"], ["value", "difference", "prompts"])
     for row in rows:
         value, difference = row["row"], row["difference"]
         is_first = difference is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tasks.commands.options import EXISTING
-from tasks.commands.tables import print_table
+from tasks.commands.tables import print_table, table_of
 
 
 @click.command()
@@ -19,17 +19,11 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
 
     Both are Parquet files.
     """
-    from rich.table import Table
-
     from tasks.mixing.diff import difference
     from tasks.mixing.diff_page import rate, render_difference
 
     rows = difference(before, after)
-    printed = Table(box=None, pad_edge=False)
-    printed.add_column("domain")
-    printed.add_column("source")
-    for name in ("places", "share", "pass rate", "came", "went"):
-        printed.add_column(name, justify="right")
+    printed = table_of(["domain", "source"], ["places", "share", "pass rate", "came", "went"])
     for row in rows:
         printed.add_row(
             row["domain"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -58,3 +59,11 @@ def normalize_url(url: str, wanted: str, key_option: str) -> str:
     if "@" in parts.netloc:
         raise ValueError(f"must not contain a user or password; name an environment variable in {key_option}")
     return url.rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host, by name or address, is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.lineage.provenance import made_from
-from tasks.tables.losses import WARN_IF_LOST, Reasons, count_losses, count_reasons, warn
+from tasks.tables.losses import WARN_IF_LOST, Reasons, count_reasons, losses_of, warn
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "passed", "num_tokens", "error")])
@@ -157,9 +156,7 @@ def _count_losses(prompts: pa.Table, set_aside: list[pa.Table], outside: Reasons
     reasons = count_reasons(set_aside)["difficulty"]
     for source, counts in outside.items():
         reasons[source] += counts
-    left = Counter(prompts.column("source").to_pylist())
-    left.subtract({source: counts.total() for source, counts in reasons.items()})
-    return count_losses(left, {"difficulty": reasons})
+    return losses_of("difficulty", prompts, reasons)
 
 
 def _read_scored(rollouts: Parquet) -> pa.Table:

@@ -62,8 +62,7 @@ def describe_methods(path: str) -> list[ToolSpec]:
     """
     cls = load(path, None, what="environment class")
     if not inspect.isclass(cls):
-        reason = "is not a class, as TRL's environment_factory requires"
-        raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
+        raise CannotJudge.of_code("environment", path, " is not a class, as TRL's environment_factory requires")
     digest, stand_in = compute_function_digest(path, "environment class"), object()
     methods = [
         _describe(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is not a parameter
@@ -71,8 +70,7 @@ def describe_methods(path: str) -> list[ToolSpec]:
         if not name.startswith("_") and name not in ("reset", "get_reward")
     ]
     if not methods or not hasattr(cls, "reset"):
-        reason = "has no method `reset`, or none that a policy could call"
-        raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
+        raise CannotJudge.of_code("environment", path, " has no method `reset`, or none that a policy could call")
     return methods
 
 
@@ -87,8 +85,7 @@ def _describe(path: str, function: Callable[..., Any], digest: str) -> ToolSpec:
         schema = get_json_schema(function)
         validate_call(function)
     except (DocstringParsingException, TypeHintParsingException, PydanticUserError) as error:
-        reason = f"cannot be described to a model: {one_line(error)}"
-        raise CannotJudge(f"tool {path} {reason}", FunctionFailure(path, reason)) from error
+        raise CannotJudge.of_code("tool", path, f" cannot be described to a model: {one_line(error)}") from error
     return ToolSpec(path=path, digest=digest, schema=schema)
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tasks.config.loading import check_choice
 from tasks.evaluation.runs import read_table
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
-from tasks.excerpts.texts import Excerpt
+from tasks.excerpts.texts import Excerpt, first_chars
 
 Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
@@ -98,8 +98,8 @@ def format_question(question: Question, policies: Sequence[str]) -> Iterator[str
             continue
         passes = sum(row["passed"] for row in judged)
         shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
-        answer = "" if shown["answer"] is None else f", answer {_limit_text(shown['answer'], 40)}"
-        reason = "" if shown["detail"] is None else f" ({_limit_text(shown['detail'], REASON_CHARS)})"
+        answer = "" if shown["answer"] is None else f", answer {first_chars(shown['answer'], 40)}"
+        reason = "" if shown["detail"] is None else f" ({first_chars(shown['detail'], REASON_CHARS)})"
         passing = f"  {policy}: {passes} of {len(judged)} pass; sample {shown['sample']}{answer}{reason}"
         if episode := ShownEpisode.from_row(shown, TERMINAL_TURNS, TERMINAL_CHARS):
             yield passing
@@ -119,7 +119,7 @@ def worst(asked: Sequence[Question], policy: str) -> list[tuple[Question, Mappin
 def format_response(question: Question, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield lines of text with a question, and one response to it with its score and the verifier's reason."""
     yield _format_title(question)
-    reason = "" if row["detail"] is None else f" ({_limit_text(row['detail'], QUESTION_CHARS)})"
+    reason = "" if row["detail"] is None else f" ({first_chars(row['detail'], QUESTION_CHARS)})"
     yield f"  {row['policy']}: score {row['score']:g}; sample {row['sample']}{reason}"
     if episode := ShownEpisode.from_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
         yield from episode.lines("    ")
@@ -131,7 +131,7 @@ def format_response(question: Question, row: Mapping[str, Any]) -> Iterator[str]
 
 def _format_title(question: Question) -> str:
     prompt = question.prompt
-    asked = _limit_text(prompt["messages"][-1]["content"], QUESTION_CHARS)
+    asked = first_chars(prompt["messages"][-1]["content"], QUESTION_CHARS)
     return f"{prompt['prompt_id'][:8]}  {prompt['source']} row {prompt['row']}  {asked}"
 
 
@@ -142,8 +142,3 @@ def _end(text: str, most: int) -> str:
         return line
     last = line[-most:]
     return f"[…] {last if line[-most - 1] == ' ' else last.partition(' ')[2] or last}"
-
-
-def _limit_text(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]} […]"

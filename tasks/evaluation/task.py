@@ -300,8 +300,7 @@ def _read_batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Ta
 def _set_aside(files: Sequence[Parquet]) -> pa.Table:
     """Return one table of the rows that the evaluation drops, with `stage` set to `evaluation`."""
     table = pa.concat_tables([SET_ASIDE.empty_table(), *(read_input(file, SET_ASIDE) for file in files)])
-    stage = pa.array(["evaluation"] * table.num_rows, pa.string())
-    return table.set_column(table.schema.get_field_index("stage"), SET_ASIDE.field("stage"), stage)
+    return _with(table, SET_ASIDE.field("stage"), "evaluation")
 
 
 def _add_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
@@ -311,14 +310,13 @@ def _add_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
 
 
 def _read_rollouts(files: Mapping[str, Sequence[Parquet]]) -> Iterator[pa.Table]:
-    """Yield the rollouts of all policies in batches, with the policies' names."""
+    """Yield the rollouts of all policies in batches, with the policies' names instead of their digests."""
     for name, listed in files.items():
         for part in _read_batches(listed, EVALUATION_ROLLOUTS):
-            yield _set_policy(part, name)
+            yield _with(part, EVALUATION_ROLLOUTS.field("policy"), name)
 
 
-def _set_policy(rollouts: pa.Table, policy: str) -> pa.Table:
-    """Return the rollouts with the policy's name instead of its digest."""
-    index = rollouts.schema.get_field_index("policy")
-    names = pa.array([policy] * rollouts.num_rows, pa.string())
-    return rollouts.set_column(index, EVALUATION_ROLLOUTS.field("policy"), names)
+def _with(table: pa.Table, field: pa.Field, value: str) -> pa.Table:
+    """Return the table with one value in all rows of a column."""
+    values = pa.array([value] * table.num_rows, pa.string())
+    return table.set_column(table.schema.get_field_index(field.name), field, values)

@@ -77,6 +77,17 @@ def format_line(text: str) -> str:
     return make_printable(" ".join(text.split()))
 
 
+def shorten(text: str, limit: int) -> str:
+    """Truncate the text to `limit` characters, and append the number of characters omitted."""
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"
+
+
+def first_chars(text: str, limit: int) -> str:
+    """Return the first `limit` characters of a text as one line, with `[…]` after them if there are more."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit]} […]"
+
+
 def compute_limit(sizes: Iterable[int], total: int) -> int:
     """Return the largest limit such that texts of these sizes, each cut to the limit, have at most `total` bytes."""
     ordered = sorted(sizes)

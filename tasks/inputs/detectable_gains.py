@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile
+from tasks.inputs.text_table import table_lines
 from tasks.statistics.assumptions import CORRELATION, RATE, SHARED, estimate_detectable_gain
 
 HEAD = ("smallest gain that is detected", "questions", "samples", "points")
@@ -17,15 +18,11 @@ def format_detectable_gains(data: DataFile, evaluation: EvaluationFile) -> str:
     `-` is a number of questions that is only known when they are read.
     """
     rows = [HEAD, *(_make_row(*asked) for asked in _list_asked(data, evaluation))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = [
+    assumptions = (
         f"gains at a chance of 80% and p < 0.05, if the pass rate is {RATE:.0%}, samples of a question correlate by "
         f"{CORRELATION:g}, and the questions' pass rates by {SHARED:g} between the policies:"
-    ]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  " + "  ".join(cells))
-    return "\n".join(lines)
+    )
+    return "\n".join([assumptions, *table_lines(rows, words=1)])
 
 
 def _list_asked(data: DataFile, evaluation: EvaluationFile) -> Iterator[tuple[str, int | None, int]]:

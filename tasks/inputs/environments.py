@@ -27,12 +27,10 @@ from tasks.generation.interface import Completion
 from tasks.generation.models import HubModel, LocalFolder, ModelSpec
 from tasks.generation.tokenizer_options import change_loaded
 from tasks.inputs.files import DataFile
+from tasks.inputs.first_rows import try_on_rows, usable_rows
 from tasks.sourcing import loaders
-from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import build_environment
-from tasks.sourcing.messages import build_chat
 from tasks.sourcing.spec import SourceSpec
-from tasks.sourcing.values import UnusableError
 from tasks.storage.model_folder import convert_load_errors
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
@@ -80,11 +78,9 @@ def check_environment(
     completions = asyncio.run(play(spec, messages, data, orders, watched))
     if watched.refusals:
         raise SpecError(f"{where}: environment {source.environment.name}: {watched.refusals[0]}")
-    errors = [end.error for completion in completions if (end := completion.end) is not None and end.error is not None]
-    if len(errors) == len(completions):
-        raise SpecError(f"{where}: {errors[0]}; it fails like this in each of {len(errors)} dummy episodes")
-    if errors:
-        logger.warning("%s: %s; it fails like this in one dummy episode, not in others", where, errors[0])
+    errors = [None if completion.end is None else completion.end.error for completion in completions]
+    on_all = "it fails like this in each of {} dummy episodes"
+    try_on_rows([errors], list, where, on_all, "it fails like this in one dummy episode, not in others")
 
 
 def load_template(model: ModelSpec, variables: Mapping[str, Any]) -> ChatTemplate | None:
@@ -123,17 +119,13 @@ def find_first_row(
     Raises:
         CannotJudge: the environment cannot be imported.
     """
-    for row in rows:
-        if isinstance(row.content, Malformed):
-            continue
-        try:
-            spec = EnvironmentSpec.from_json(build_environment(row.content, source))
-            messages = build_chat(row.content, source.columns, "", "").messages
-        except (UnusableError, TypeError, ValueError):
-            continue
+
+    def environment(content: dict[str, Any]) -> EnvironmentSpec:
+        spec = EnvironmentSpec.from_json(build_environment(content, source))
         assert spec is not None
-        return spec, messages
-    return None
+        return spec
+
+    return next(usable_rows(source, rows, environment), None)
 
 
 async def play(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 import urllib.request
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tasks.config.connection import is_loopback
 from tasks.config.loading import SpecError, check_choice
 from tasks.generation.config import EngineConfig
 from tasks.inputs.benchmarks import BenchmarkFile
@@ -76,7 +76,7 @@ def _check_answers(url: str, option: str, what: str, ways_out: str, *, on_this_m
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     begin = f"{option} = {url!r}"
-    if not on_this_machine and _is_loopback(host):
+    if not on_this_machine and is_loopback(host):
         raise SpecError(f"{begin}: on a cluster this is the pod itself, where no {what} runs; {ways_out}")
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
         return  # connections go through a proxy, and this machine cannot connect directly
@@ -84,15 +84,6 @@ def _check_answers(url: str, option: str, what: str, ways_out: str, *, on_this_m
         socket.create_connection((host, port), TIMEOUT).close()
     except OSError as error:
         raise SpecError(f"{begin}: no {what} answers ({error}); {ways_out}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]]) -> dict[str, int]:

@@ -14,30 +14,20 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tasks.config.loading import SpecError
 from tasks.inputs.files import DataFile
+from tasks.inputs.first_rows import ROWS, SENTENCE, UNKNOWN, dummy_responses, pool_for, try_on_rows, usable_rows
 from tasks.sourcing import ground_truths, loaders
-from tasks.sourcing.files import Malformed
-from tasks.sourcing.messages import build_chat
 from tasks.sourcing.spec import SourceSpec
-from tasks.sourcing.values import UnusableError
-from tasks.verifiers import Call, Score, VerifierPool
+from tasks.verifiers import Score, VerifierPool
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge
 
 logger = logging.getLogger(__name__)
-
-ROWS = 3
-"""Maximum number of rows on whose dummy responses a function must fail before it is refused."""
-SENTENCE = "I do not know."
-"""The dummy response without an answer."""
-ANSWER = "The answer is \\boxed{{{0}}}.\n<answer>{0}</answer>"
-"""The dummy response with the answer of its row."""
-UNKNOWN = "42"
-"""The dummy answer or column value if a row has none."""
 
 
 class _Function(NamedTuple):
@@ -73,42 +63,39 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
         usable = _find_usable(source, rows) or [_make_up_row(source)]
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
-    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
+    with pool_for(data) as pool:
         for function in dict.fromkeys(functions):
             _check(pool, function, usable, where)
 
 
 def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str) -> None:
     """Call a function on responses to row after row until it succeeds on one. Raises `SpecError` if it always fails."""
-    failed: list[Score] = []
-    for row in rows:
-        scores = [pool.submit(*call).result() for call in _make_calls(function, row)]
-        away = next((score for score in scores if score.failure is not None and score.failure.may_pass), None)
+
+    def score(response: Response, row: _Row) -> Score:
+        return pool.submit("function", response, row.truths[function], row.messages).result()
+
+    def errors_on(row: _Row) -> list[str | None]:
+        scores = [score(response, row) for response in _responses(function, row)]
+        away = next((each for each in scores if each.failure is not None and each.failure.may_pass), None)
         if away is not None:
-            logger.warning("%s: it could not be tested here: %s", where, away.error)
-            return
-        failed += [score for score in scores if score.failure is not None]
-        if any(score.failure is None for score in scores):
-            break
-    else:
-        kind = "groups of responses" if function.group else "responses"
-        raise SpecError(f"{where}: {failed[0].error}; it fails like this on each of {len(failed)} dummy {kind}")
-    if failed:
-        kind = "group of responses" if function.group else "response"
-        logger.warning("%s: %s; it fails like this on one dummy %s, not on others", where, failed[0].error, kind)
-    elif function.group:
-        alone = pool.submit("function", [SENTENCE], rows[0].truths[function], rows[0].messages).result()
-        if alone.error is not None:
-            reason = "it fails on a group of one response, which a stage has with samples: 1"
-            logger.warning("%s: %s; %s", where, alone.error, reason)
+            raise CannotJudge(str(away.error))
+        return [None if each.failure is None else each.error for each in scores]
+
+    kind, kinds = ("group of responses", "groups of responses") if function.group else ("response", "responses")
+    on_all = f"it fails like this on each of {{}} dummy {kinds}"
+    on_one = f"it fails like this on one dummy {kind}, not on others"
+    try:
+        never_failed = try_on_rows(rows, errors_on, where, on_all, on_one)
+    except CannotJudge as reason:
+        logger.warning("%s: it could not be tested here: %s", where, reason)
+        return
+    if never_failed and function.group and (error := score([SENTENCE], rows[0]).error) is not None:
+        logger.warning("%s: %s; it fails on a group of one response, which a stage has with samples: 1", where, error)
 
 
-def _make_calls(function: _Function, row: _Row) -> Iterator[Call]:
-    truth = row.truths[function]
-    texts = ["", SENTENCE, ANSWER.format(_answer(truth["columns"].get("ground_truth")))]
-    responses: list[Response] = [texts, texts[1:]] if function.group else [*texts]
-    for response in responses:
-        yield Call("function", response, truth, row.messages)
+def _responses(function: _Function, row: _Row) -> Sequence[Response]:
+    texts = dummy_responses(_answer(row.truths[function]["columns"].get("ground_truth")))
+    return [texts, texts[1:]] if function.group else texts
 
 
 def _answer(truth: Any) -> str:
@@ -122,18 +109,13 @@ def _answer(truth: Any) -> str:
 
 def _find_usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
     """Return up to `ROWS` first rows that become prompts. Raises `CannotJudge` if a function's module is missing."""
-    usable: list[_Row] = []
-    for row in rows:
-        if isinstance(row.content, Malformed) or len(usable) == ROWS:
-            continue
-        try:
-            verifier, truth = ground_truths.graded(row.content, source)
-            messages = build_chat(row.content, source.columns, "", "").messages
-            truth = json.loads(json.dumps(truth))  # as a stage reads it from a table
-        except (UnusableError, TypeError, ValueError):
-            continue
-        usable.append(_Row(_make_truths(verifier, truth), messages))
-    return usable
+
+    def graded(content: dict[str, Any]) -> tuple[str, Any]:
+        verifier, truth = ground_truths.graded(content, source)
+        return verifier, json.loads(json.dumps(truth))  # as a stage reads it from a table
+
+    usable = islice(usable_rows(source, rows, graded), ROWS)
+    return [_Row(_make_truths(verifier, truth), messages) for (verifier, truth), messages in usable]
 
 
 def _make_truths(verifier: str, truth: Any) -> dict[_Function, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,12 +126,10 @@ def _list_source_modules(source: SourceSpec) -> Iterator[str]:
 
 
 def _find_files(module: str) -> dict[str, Path]:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return find_user_files(module)
     except ImportError as error:
-        raise SpecError(f"{error} in {os.getcwd()} or the Python path, so that a cluster would not get it") from None
+        raise SpecError(f"{error}, so that a cluster would not get it") from None
 
 
 def _compute_digest(module: str) -> str:

@@ -36,7 +36,7 @@ SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
     "quantity": ((str, int, float), "a number, or a text such as 64Gi"),
     "any": ((object,), "any value"),
 }
-"""Python types of a scalar field, and a description of them, by its type in `kubernetes_fields`."""
+"""Python types of a scalar field, and a description of them, by its type in `pod_fields`."""
 
 METADATA = {"labels": "{str}", "annotations": "{str}"}
 """Fields of the metadata of a template."""

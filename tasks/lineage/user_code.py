@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import sysconfig
@@ -120,9 +121,12 @@ def find_line(error: BaseException, module: str, function: Callable[..., Any] | 
 
 
 def _find_file(module: str) -> Path:
+    """Return the file of a module in the working directory or the Python path."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     location = _find_location(module)
     if location is None or location.file is None:
-        raise ImportError(f"there is no module {module}")
+        raise ImportError(f"there is no module {module} in {os.getcwd()} or the Python path")
     return location.file
 
 

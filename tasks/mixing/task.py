@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import Limits, MixtureSpec
-from tasks.tables.losses import WARN_IF_LOST, count_losses, count_reasons, warn
+from tasks.tables.losses import WARN_IF_LOST, count_reasons, losses_of, warn
 from tasks.tables.parquet import mapped
 from tasks.tables.schemas import GRADED, PROMPTS, READ, SET_ASIDE, StageSummary
 
@@ -102,10 +101,7 @@ def mix_prompts(
     table, short = apply_limits(mapped(read_input_batches(graded, columns), columns), limits)
     check_some_left(table, "graded prompts", _read_set_aside(set_aside))
     mixed = mix(table, spec)
-    reasons = count_reasons([mixed.set_aside])["mixing"]
-    left = Counter(table.column("source").to_pylist())
-    left.subtract({source: counts.total() for source, counts in reasons.items()})
-    lost = count_losses(left, {"mixing": reasons})
+    lost = losses_of("mixing", table, count_reasons([mixed.set_aside])["mixing"])
     warn(lost, warn_if_lost)
     lineage = made_from(
         __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits

@@ -16,7 +16,7 @@ from tasks.lineage.differences import find_differences
 from tasks.reporting import formats
 from tasks.reporting.index import INDEX
 from tasks.reporting.page_templates import load_templates
-from tasks.reporting.sections import Cost
+from tasks.reporting.sections import Cost, pass_rates
 from tasks.tables.schemas import EVERYTHING
 from tasks.tables.single_domain import drop_repeats
 from tasks.tables.truncation import format_truncation_warnings
@@ -175,23 +175,17 @@ def _make_band(aligned: Sequence[Metrics], key: str, bounds: Sequence[str]) -> l
 
 
 def make_final_rows(table: pa.Table, comparisons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the pass rates of all policies, one row per benchmark, in the order of the table.
+    """Return the rows of `pass_rates`. Policies other than the baseline also have a key `compared`.
 
-    A row has the keys `benchmark`, `n` and `policies`. `policies` maps each name to a mapping with its `rate` and,
-    except for the baseline, its `difference` from the baseline, both rows of `EVALUATION`, and `compared`, the
-    comparison, or None for a part of a benchmark.
+    It is the comparison, or None for a part of a benchmark.
     """
     compared = {(row["benchmark"], row["policy"]): row for row in comparisons}
-    rows: dict[str, dict[str, Any]] = {}
-    for row in table.to_pylist():
-        if row["metric"] != "pass_rate":
-            continue
-        entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "policies": {}})
-        of_policy = entry["policies"].setdefault(row["policy"], {})
-        of_policy["rate" if row["baseline"] is None else "difference"] = row
-        if row["baseline"] is not None:
-            of_policy["compared"] = compared.get((row["benchmark"], row["policy"]))
-    return list(rows.values())
+    rows = pass_rates(table)
+    for row in rows:
+        for name, of_policy in row["policies"].items():
+            if "difference" in of_policy:
+                of_policy["compared"] = compared.get((row["benchmark"], name))
+    return rows
 
 
 def make_reward_rows(table: pa.Table) -> list[dict[str, Any]]:

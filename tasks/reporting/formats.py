@@ -109,8 +109,3 @@ def estimate(row: Mapping[str, Any]) -> str:
     if tokens:
         return f"{value:+.1f} tokens ({bounds})" if gain else f"{value:.1f} tokens ({bounds})"
     return f"{points(value) if gain else percent(value)} ({bounds})"
-
-
-def shorten(text: str, limit: int) -> str:
-    """Truncate the text to `limit` characters, and append the number of characters omitted."""
-    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"

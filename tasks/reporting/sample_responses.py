@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.excerpts.episodes import ShownEpisode
-from tasks.reporting.formats import shorten
+from tasks.excerpts.texts import shorten
 
 _RESPONSE_LIMIT, _REASON_LIMIT = 1_500, 300
 """Maximum number of characters of a response in the report, and of the verifier's reason for its score."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.charts import Stack, choose_color, draw_shares
-from tasks.reporting.formats import shorten
+from tasks.excerpts.texts import shorten
 from tasks.tables.losses import extract_general_reasons
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
@@ -382,7 +382,12 @@ def make_benchmark_rows(evaluation: pa.Table) -> list[dict[str, Any]]:
 
 
 def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
-    """Return the pass rates of all policies, one row per benchmark, or no rows if there are only two policies.
+    """Return the rows of `pass_rates` of benchmarks that more than two policies answered."""
+    return [row for row in pass_rates(evaluation) if len(row["policies"]) > 2]
+
+
+def pass_rates(evaluation: pa.Table) -> list[dict[str, Any]]:
+    """Return the pass rates of all policies, one row per benchmark, in the order of the table.
 
     A row has the keys `benchmark`, `n` and `policies`. `policies` maps each name to a mapping with `rate` and, except
     for the baseline, its `difference` from the baseline. Both are rows of `EVALUATION`.
@@ -393,7 +398,7 @@ def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
         entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "policies": {}})
         # The last difference of a policy is its difference from the file's baseline: see `tasks.evaluation.comparison`.
         entry["policies"].setdefault(row["policy"], {})["rate" if row["baseline"] is None else "difference"] = row
-    return [row for row in rows.values() if len(row["policies"]) > 2]
+    return list(rows.values())
 
 
 def select_shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

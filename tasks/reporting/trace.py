@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.excerpts.episodes import TERMINAL_CHARS, TERMINAL_TURNS, ShownEpisode
+from tasks.excerpts.texts import first_chars
 from tasks.reporting.mixture_lookup import why_not_taken
 from tasks.reporting.row_lookup import TraceError, describe_place, why_unknown
 from tasks.storage.run_folders import check_run, make_hint
@@ -225,7 +226,7 @@ def format_lines(history: History) -> Iterator[str]:
         yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
         in_file = history.places.get((prompt["source"], prompt["row"]), "")
         yield f"from        row {prompt['row']} of source {prompt['source']}{in_file}"
-        yield f"            {_shorten(prompt['messages'][-1]['content'])}"
+        yield f"            {first_chars(prompt['messages'][-1]['content'], PROMPT_CHARS)}"
     if history.left_out:
         yield f"left out    {history.left_out}"
     for row in history.set_aside:
@@ -265,15 +266,10 @@ def _set_aside_lines(row: Mapping[str, Any], history: History) -> Iterator[str]:
     origin = f"row {row['row']} of {row['source']}{in_file}"
     yield f"set aside   {origin} by {row['stage']} ({row['kind']}): {row['reason']}{clash}"
     if of_set:
-        yield f"            its text: {_shorten(row['value'])}"
+        yield f"            its text: {first_chars(row['value'], PROMPT_CHARS)}"
         if row["clashed_text"]:
-            yield f"            the question: {_shorten(row['clashed_text'])}"
+            yield f"            the question: {first_chars(row['clashed_text'], PROMPT_CHARS)}"
 
 
 def _format_scores(scores: list[float | None]) -> str:
     return "scores " + " ".join("?" if score is None else f"{score:g}" for score in scores)
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= PROMPT_CHARS else f"{line[:PROMPT_CHARS]} […]"

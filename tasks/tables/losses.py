@@ -65,6 +65,13 @@ def count_losses(left: Mapping[str, int], stages: Mapping[str, Reasons]) -> list
     return rows[::-1]
 
 
+def losses_of(stage: str, rows: pa.Table, reasons: Reasons) -> list[dict[str, Any]]:
+    """Return the `count_losses` of one stage, which was given `rows` and dropped some of them for these reasons."""
+    left = Counter(rows.column("source").to_pylist())
+    left.subtract({source: counts.total() for source, counts in reasons.items()})
+    return count_losses(left, {stage: reasons})
+
+
 def format_warnings(rows: Iterable[Mapping[str, Any]], warn_if_lost: float) -> Iterator[str]:
     """Yield a message for each row of `count_losses` with a share of lost rows above `warn_if_lost`."""
     for row in rows:

@@ -31,6 +31,7 @@ from tasks.verifiers import registry
 from tasks.verifiers.calls import Call, Messages, VerifierStats
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 from tasks.verifiers.pool import VerifierPool
+from tasks.verifiers.registry import collect_verifiers, stated_answer
 from tasks.verifiers.scores import VERIFIERS, GroundTruthError, Reward, Score
 
 __all__ = [
@@ -94,16 +95,6 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
     unknown = registry.collect_reward_models(verifier, ground_truth) - set(config.reward_models)
     known = ", ".join(config.reward_models) or "none"
     return [*missing, *(f"a reward model {name!r} (verifiers.reward_models has {known})" for name in sorted(unknown))]
-
-
-def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
-    """Return the final answer that a verifier extracts from a response, or None without one."""
-    return registry.stated_answer(verifier, response, ground_truth)
-
-
-def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
-    """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
-    return registry.collect_verifiers(verifier, ground_truth)
 
 
 @contextmanager

@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
-import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -52,12 +50,10 @@ def compute_own_digest(name: str) -> str:
     Raises:
         CannotJudge: there is no such module.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return user_code_digest(name)
     except ImportError as error:
-        raise _make_failure(name, f": {error} in {os.getcwd()} or the Python path") from error
+        raise _failed(name, f": {error}") from error
 
 
 class OwnVerifier:
@@ -139,7 +135,7 @@ class OwnVerifier:
         except GroundTruthError:
             raise
         except CannotJudge as reason:
-            raise _make_failure(self._name, f" could not judge: {one_line(reason)}") from reason
+            raise _failed(self._name, f" could not judge: {one_line(reason)}") from reason
         except (Exception, SystemExit) as error:
             raise self._convert_error("judge", error) from error
         return self._score(returned)
@@ -166,7 +162,7 @@ class OwnVerifier:
             reason = (
                 ": its file, or one that it imports, has changed since the prompts were made: read the source again"
             )
-            raise _make_failure(self._name, reason)
+            raise _failed(self._name, reason)
         return self._module
 
     def _import(self) -> None:
@@ -177,10 +173,10 @@ class OwnVerifier:
             module = import_user_module(self._name)
         except (Exception, SystemExit) as error:
             reason = f" cannot be imported: {type(error).__name__}: {one_line(error)}{find_line(error, self._name)}"
-            raise _make_failure(self._name, reason) from error
+            raise _failed(self._name, reason) from error
         for function, arguments in _CALLED_WITH.items():
             if problem := _find_problem(module, function, arguments):
-                raise _make_failure(self._name, problem)
+                raise _failed(self._name, problem)
         self._module, self._digest = module, digest
 
     def _check(self, module: ModuleType, value: Any) -> None:
@@ -198,10 +194,10 @@ class OwnVerifier:
             value = _parse_number(returned)
             if value is None or not 0 <= value <= 1:
                 wanted = " must return a number in [0, 1] or a tasks.verifiers.Score"
-                raise _make_failure(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
+                raise _failed(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
             return Score(value, value == 1.0, f"returned {value:g}", rewards=(Reward(self._name, 1.0, value),))
         if returned.error is not None:
-            raise _make_failure(self._name, " could not judge", f": {one_line(str(returned.error))}")
+            raise _failed(self._name, " could not judge", f": {one_line(str(returned.error))}")
         value = float(returned.value)
         recorded = [self._recorded(reward) for reward in returned.rewards]
         rewards = (Reward(self._name, 1.0, value), *recorded)
@@ -213,7 +209,7 @@ class OwnVerifier:
         name, _, given = reward
         value = None if given is None else _parse_number(given)
         if given is not None and value is None:
-            raise _make_failure(self._name, ": a reward of its score must be a finite number", f", got {given!r:.100}")
+            raise _failed(self._name, ": a reward of its score must be a finite number", f", got {given!r:.100}")
         return Reward(str(name), 0.0, value)
 
     def _convert_error(self, function: str, error: BaseException) -> CannotJudge:
@@ -259,6 +255,4 @@ def _parse_number(value: Any) -> float | None:
     return number if math.isfinite(number) and not isinstance(value, str) else None
 
 
-def _make_failure(name: str, reason: str, details: str = "") -> CannotJudge:
-    """Return the error of a verifier; `details` depend on the response, and `reason` does not."""
-    return CannotJudge(f"verifier {name}{reason}{details}", FunctionFailure(name, reason.lstrip(": ")))
+_failed = partial(CannotJudge.of_code, "verifier")

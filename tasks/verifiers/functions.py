@@ -21,12 +21,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import os
 import socket
-import sys
 import time
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from tasks.failures import find_infrastructure_cause, one_line
@@ -79,14 +78,10 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
     """
     function, name, arguments = _prepare_call(response, ground_truth, messages)
     began = time.monotonic()
-    try:
+    with _attributing_errors(name, function):
         returned = function(**arguments)
         if inspect.iscoroutine(returned):
             returned = asyncio.run(returned)
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise _convert_error(name, function, error) from error
     return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
 
 
@@ -100,13 +95,20 @@ async def judge_overlapping(response: Response, ground_truth: Any, messages: Mes
     if not inspect.iscoroutinefunction(function):
         return None
     began = time.monotonic()
-    try:
+    with _attributing_errors(name, function):
         returned = await function(**arguments)
+    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
+
+
+@contextmanager
+def _attributing_errors(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Raise `CannotJudge` for an error of a function, except for a lack of memory, which ends its process."""
+    try:
+        yield
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
         raise _convert_error(name, function, error) from error
-    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
 
 
 def _prepare_call(
@@ -117,7 +119,7 @@ def _prepare_call(
     name = ground_truth["function"]
     if isinstance(response, str) == ("group" in ground_truth):
         takes = "all responses to a prompt in one call" if "group" in ground_truth else "one response at a time"
-        raise _make_failure(name, f"takes {takes}")
+        raise _failed(name, f" takes {takes}")
     texts = [response] if isinstance(response, str) else response
     function = load(name, ground_truth.get("digest"))
     completions = [[{"role": "assistant", "content": text}] for text in texts]
@@ -161,14 +163,10 @@ def compute_function_digest(name: str, what: str = "reward function") -> str:
     Raises:
         CannotJudge: there is no such module.
     """
-    module = name.rpartition(".")[0]
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        return user_code_digest(module)
+        return user_code_digest(name.rpartition(".")[0])
     except ImportError as error:
-        reason = f"{error} in {os.getcwd()} or the Python path"
-        raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason)) from error
+        raise CannotJudge.of_code(what, name, f": {error}") from error
 
 
 @cache
@@ -186,16 +184,15 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
     """
     module, _, attribute = name.rpartition(".")
     if compute_function_digest(name, what) != digest and digest is not None:
-        reason = "its file, or one that it imports, has changed since the prompts were made: read the source again"
-        raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason))
+        reason = ": its file, or one that it imports, has changed since the prompts were made: read the source again"
+        raise CannotJudge.of_code(what, name, reason)
     try:
         function = getattr(import_user_module(module), attribute)
     except (Exception, SystemExit) as error:
-        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{find_line(error, module)}"
-        raise CannotJudge(f"{what} {name} {reason}", FunctionFailure(name, reason)) from error
+        reason = f" cannot be imported: {type(error).__name__}: {one_line(error)}{find_line(error, module)}"
+        raise CannotJudge.of_code(what, name, reason) from error
     if not callable(function):
-        reason = f"is of type {type(function).__name__}, not a function"
-        raise CannotJudge(f"{what} {name} {reason}", FunctionFailure(name, reason))
+        raise CannotJudge.of_code(what, name, f" is of type {type(function).__name__}, not a function")
     return function
 
 
@@ -203,7 +200,7 @@ def _parse_values(returned: Any, name: str, completions: int) -> list[float | No
     if not isinstance(returned, list | tuple) or len(returned) != completions:
         of_group = f" for {completions} completions" if completions > 1 else ""
         got = f", got {one_line(repr(returned), 100)}{of_group}"
-        raise _make_failure(name, "must return a list with one value per completion", got)
+        raise _failed(name, " must return a list with one value per completion", got)
     return [_parse_number(value, name) for value in returned]
 
 
@@ -213,15 +210,10 @@ def _parse_number(returned: Any, name: str) -> float | None:
     try:
         value = float(returned)
     except (TypeError, ValueError) as error:
-        raise _make_failure(name, "must return numbers", f", got {one_line(repr(returned), 100)}") from error
+        raise _failed(name, " must return numbers", f", got {one_line(repr(returned), 100)}") from error
     if not math.isfinite(value):
-        raise _make_failure(name, f"returned {value}, which is not finite")
+        raise _failed(name, f" returned {value}, which is not finite")
     return value
-
-
-def _make_failure(name: str, reason: str, details: str = "", *, may_pass: bool = False) -> CannotJudge:
-    """Return the error of a function; `details` depend on the response, and `reason` does not."""
-    return CannotJudge(f"reward function {name} {reason}{details}", FunctionFailure(name, reason, may_pass))
 
 
 def _convert_error(name: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
@@ -230,6 +222,9 @@ def _convert_error(name: str, function: Callable[..., Any], error: BaseException
     failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=is_transient(error))
     text = one_line(error)
     return CannotJudge(f"reward function {name} raised {kind}{f': {text}' if text else ''}{line}", failure)
+
+
+_failed = partial(CannotJudge.of_code, "reward function")
 
 
 def is_transient(error: BaseException) -> bool:

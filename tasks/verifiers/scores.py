@@ -65,6 +65,18 @@ class CannotJudge(Exception):  # noqa: N818 - named after the event
         self.failure = failure
         self.timed_out = timed_out
 
+    @classmethod
+    def of_code(cls, what: str, name: str, reason: str, details: str = "") -> CannotJudge:
+        """Return the error of a user's code.
+
+        Args:
+            what: the kind of code, such as `reward function`.
+            name: its import path.
+            reason: what went wrong, with the space or colon before it, without details that depend on the response.
+            details: these details.
+        """
+        return cls(f"{what} {name}{reason}{details}", FunctionFailure(name, reason.lstrip(": ")))
+
 
 class GroundTruthError(CannotJudge):
     """The ground truth does not have the form that its verifier accepts."""

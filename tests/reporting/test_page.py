@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tasks.excerpts.texts import shorten
 from tasks.reporting import sections
-from tasks.reporting.formats import shorten
 from tasks.reporting.page import ReportInputs, render
 from tasks.reporting.page_templates import load_templates
 from tasks.reporting.reward_means import compute_reward_means

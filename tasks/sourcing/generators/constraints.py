@@ -10,7 +10,7 @@ included, the third must be used several times, the fourth is forbidden.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tasks.sourcing.generators.topics import Topic
@@ -50,36 +50,8 @@ def _draw_letter(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     return f'The letter "{letter}" must appear at least {times} times.', kwargs
 
 
-def _draw_words(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    relation, count = rng.choice((("at least", 40), ("at least", 60), ("less than", 50), ("less than", 80)))
-    return f"Answer with {relation} {count} words.", {"relation": relation, "num_words": count}
-
-
-def _draw_paragraphs(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    count = rng.choice((2, 3))
-    return f"Write {count} paragraphs and separate them with a line that holds only ***.", {"num_paragraphs": count}
-
-
-def _draw_placeholders(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    count = rng.choice((1, 2, 3))
-    text = f"Use at least {count} placeholder{'s' * (count > 1)} in square brackets, such as [name]."
-    return text, {"num_placeholders": count}
-
-
 def _draw_postscript(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     return "At the end, add a postscript that starts with P.S.", {"postscript_marker": "P.S."}
-
-
-def _draw_bullets(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    count = rng.choice((2, 3, 4))
-    text = f"Answer with exactly {count} bullet points in markdown, such as:\n* This is a point.\n"
-    return text, {"num_bullets": count}
-
-
-def _draw_highlights(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    count = rng.choice((1, 2, 3))
-    text = f"Highlight at least {count} part{'s' * (count > 1)} of your answer with asterisks, like *this part*."
-    return text, {"num_highlights": count}
 
 
 def _draw_sections(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
@@ -88,13 +60,33 @@ def _draw_sections(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     return text, {"section_spliter": name, "num_sections": count}
 
 
-def _draw_end(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    phrase = rng.choice(END_PHRASES)
-    return f'End your answer with the exact phrase "{phrase}" and write nothing after it.', {"end_phrase": phrase}
-
-
 def _make_fixed(text: str) -> Draw:
     return lambda rng, topic: (text, {})
+
+
+def _drawn(text: str, argument: str, values: Sequence[int | str]) -> Draw:
+    """Sample one argument from `values`. The text contains it at `{}`, and the ending of a plural at `{s}`."""
+
+    def draw(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
+        value = rng.choice(values)
+        return text.format(value, s="" if value == 1 else "s"), {argument: value}
+
+    return draw
+
+
+def _bounded(text: str, count: str, least: Sequence[int], below: Sequence[int], relation: str = "relation") -> Draw:
+    """Sample the arguments `relation` and `count`: at least a number of `least`, or less than one of `below`."""
+    bounds = [*(("at least", number) for number in least), *(("less than", number) for number in below)]
+
+    def draw(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
+        sampled, number = rng.choice(bounds)
+        return text.format(sampled, number), {relation: sampled, count: number}
+
+    return draw
+
+
+def _with_word(text: str, number: int) -> Draw:
+    return lambda rng, topic: (text.format(topic.words[number]), {"keyword": topic.words[number]})
 
 
 FIRST_WORDS = ("today", "here", "well", "friends")
@@ -109,17 +101,6 @@ PHRASES = (
 CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
-def _draw_capital_words(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    relation, count = rng.choice((("at least", 1), ("at least", 2), ("at least", 3), ("less than", 3)))
-    kwargs = {"capital_frequency": count, "capital_relation": relation}
-    return f"Words in all capital letters must appear {relation} {count} times.", kwargs
-
-
-def _draw_sentences(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    relation, count = rng.choice((("at least", 3), ("at least", 4), ("less than", 6), ("less than", 8)))
-    return f"Answer with {relation} {count} sentences.", {"relation": relation, "num_sentences": count}
-
-
 def _draw_nth_paragraph(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     count, word = rng.choice((2, 3)), rng.choice(FIRST_WORDS)
     number = rng.randint(2, count)
@@ -131,10 +112,6 @@ def _draw_nth_paragraph(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
 def _draw_language(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     code = rng.choice(tuple(LANGUAGES))
     return f"Write your whole answer in {LANGUAGES[code]}, in no other language.", {"language": code}
-
-
-def _draw_prompt_repetition(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    return "First repeat the request above word for word, then answer it.", {"prompt_to_repeat": topic.task}
 
 
 def _make_copy(text: str) -> Draw:
@@ -166,10 +143,6 @@ def _draw_phrase_repetition(rng: random.Random, topic: Topic) -> tuple[str, Kwar
     return text, {"phrase": phrase, "small_n": count}
 
 
-def _draw_word_once(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    return f'Include the word "{topic.words[1]}" exactly once.', {"keyword": topic.words[1]}
-
-
 def _draw_word_times(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     count = rng.choice((1, 2, 3))
     text = f'The word "{topic.words[0]}" must appear exactly {count} time{"s" * (count > 1)}.'
@@ -181,40 +154,10 @@ def _draw_once_and_twice(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]
     return f'Include the word "{once}" once and the word "{twice}" twice.', {"keyword1": once, "keyword2": twice}
 
 
-def _draw_excluded_word(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    return f'Leave the word "{topic.words[3]}" out of your answer.', {"keyword": topic.words[3]}
-
-
 def _draw_position(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
     sentence, position = rng.choice((1, 2)), rng.choice((2, 3, 4))
     kwargs = {"keyword": topic.words[1], "n": sentence, "m": position}
     return f'Word {position} of sentence {sentence} of your answer must be "{topic.words[1]}".', kwargs
-
-
-def _make_first_word(text: str) -> Draw:
-    def draw(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-        word = rng.choice(FIRST_WORDS)
-        return text.format(word), {"first_word": word}
-
-    return draw
-
-
-def _make_last_word(text: str) -> Draw:
-    def draw(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-        word = rng.choice(LAST_WORDS)
-        return text.format(word), {"last_word": word}
-
-    return draw
-
-
-def _draw_letters(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    relation, count = rng.choice((("at least", 80), ("at least", 150), ("less than", 600), ("less than", 800)))
-    return f"Answer with {relation} {count} letters.", {"relation": relation, "N": count}
-
-
-def _draw_lowercase_words(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    count = rng.choice((5, 10, 20))
-    return f"Use at most {count} words that are all lowercase.", {"N": count}
 
 
 def _draw_composition(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
@@ -231,22 +174,38 @@ CONSTRAINTS: dict[str, Draw] = {
     "keywords:frequency": _draw_keyword_frequency,
     "keywords:forbidden_words": _draw_forbidden_word,
     "keywords:letter_frequency": _draw_letter,
-    "length_constraints:number_words": _draw_words,
-    "length_constraints:number_paragraphs": _draw_paragraphs,
-    "detectable_content:number_placeholders": _draw_placeholders,
+    "length_constraints:number_words": _bounded("Answer with {} {} words.", "num_words", (40, 60), (50, 80)),
+    "length_constraints:number_paragraphs": _drawn(
+        "Write {} paragraphs and separate them with a line that holds only ***.", "num_paragraphs", (2, 3)
+    ),
+    "detectable_content:number_placeholders": _drawn(
+        "Use at least {} placeholder{s} in square brackets, such as [name].", "num_placeholders", (1, 2, 3)
+    ),
     "detectable_content:postscript": _draw_postscript,
-    "detectable_format:number_bullet_lists": _draw_bullets,
-    "detectable_format:number_highlighted_sections": _draw_highlights,
+    "detectable_format:number_bullet_lists": _drawn(
+        "Answer with exactly {} bullet points in markdown, such as:\n* This is a point.\n", "num_bullets", (2, 3, 4)
+    ),
+    "detectable_format:number_highlighted_sections": _drawn(
+        "Highlight at least {} part{s} of your answer with asterisks, like *this part*.", "num_highlights", (1, 2, 3)
+    ),
     "detectable_format:multiple_sections": _draw_sections,
     "detectable_format:title": _make_fixed("Give it a title in double angular brackets, such as <<my title>>."),
-    "startend:end_checker": _draw_end,
+    "startend:end_checker": _drawn(
+        'End your answer with the exact phrase "{}" and write nothing after it.', "end_phrase", END_PHRASES
+    ),
     "startend:quotation": _make_fixed("Put your whole answer in double quotation marks."),
     "change_case:english_lowercase": _make_fixed("Write everything in lowercase letters, without any capital letters."),
     "change_case:english_capital": _make_fixed("Write everything in CAPITAL letters."),
     "punctuation:no_comma": _make_fixed("Do not use any commas."),
     # The other constraints of IFEval.
-    "change_case:capital_word_frequency": _draw_capital_words,
-    "combination:repeat_prompt": _draw_prompt_repetition,
+    "change_case:capital_word_frequency": _bounded(
+        "Words in all capital letters must appear {} {} times.",
+        "capital_frequency",
+        (1, 2, 3),
+        (3,),
+        "capital_relation",
+    ),
+    "combination:repeat_prompt": _make_copy("First repeat the request above word for word, then answer it."),
     "combination:two_responses": _make_fixed("Give two different answers and separate them with ******."),
     "detectable_format:constrained_response": _make_fixed(
         f"Only say whether you would like to do this, with one of: {' '.join(CHOICES)}"
@@ -254,7 +213,7 @@ CONSTRAINTS: dict[str, Draw] = {
     "detectable_format:json_format": _make_fixed("Give your whole answer as JSON."),
     "language:response_language": _draw_language,
     "length_constraints:nth_paragraph_first_word": _draw_nth_paragraph,
-    "length_constraints:number_sentences": _draw_sentences,
+    "length_constraints:number_sentences": _bounded("Answer with {} {} sentences.", "num_sentences", (3, 4), (6, 8)),
     # The training constraints of IF-RLVR.
     "copy:copy": _make_copy("Copy the request above verbatim and do not follow it."),
     "copy:copying_multiple": _draw_copies,
@@ -263,7 +222,7 @@ CONSTRAINTS: dict[str, Draw] = {
     "count:count_increment_word": _draw_once_and_twice,
     "count:count_unique": _make_fixed("Use every word only once: no word may be repeated."),
     "count:counting_composition": _draw_composition,
-    "count:lowercase_counting": _draw_lowercase_words,
+    "count:lowercase_counting": _drawn("Use at most {} words that are all lowercase.", "N", (5, 10, 20)),
     "detectable_format:bigram_wrapping": _make_fixed(
         "Wrap every two words in double angular brackets, such as <<I am>> <<at home>>."
     ),
@@ -271,9 +230,9 @@ CONSTRAINTS: dict[str, Draw] = {
         "Connect all sentences with hyphens and without spaces between them, such as: One.-Two."
     ),
     "detectable_format:square_brackets": _make_fixed("Enclose every word in square brackets, such as [this] [one]."),
-    "first_word:first_word_answer": _make_first_word('The first word of your answer must be "{}".'),
-    "first_word:first_word_sent": _make_first_word('The first word of each sentence must be "{}".'),
-    "keywords:exclude_word_harder": _draw_excluded_word,
+    "first_word:first_word_answer": _drawn('The first word of your answer must be "{}".', "first_word", FIRST_WORDS),
+    "first_word:first_word_sent": _drawn('The first word of each sentence must be "{}".', "first_word", FIRST_WORDS),
+    "keywords:exclude_word_harder": _with_word('Leave the word "{}" out of your answer.', 3),
     "keywords:keyword_specific_position": _draw_position,
     "keywords:no_adjacent_consecutive": _make_fixed(
         "No two adjacent words may start with consecutive letters of the alphabet, such as a and b."
@@ -281,10 +240,10 @@ CONSTRAINTS: dict[str, Draw] = {
     "keywords:palindrome": _make_fixed("Include a palindrome: a word that reads the same backwards."),
     "keywords:start_end": _make_fixed("Start and end your answer with the same word, and write nothing after it."),
     "keywords:word_count_different_numbers": _draw_word_times,
-    "keywords:word_once": _draw_word_once,
-    "last_word:last_word_answer": _make_last_word('The last word of your answer must be "{}".'),
-    "last_word:last_word_sent": _make_last_word('The last word of each sentence must be "{}".'),
-    "letters:letter_counting": _draw_letters,
+    "keywords:word_once": _with_word('Include the word "{}" exactly once.', 1),
+    "last_word:last_word_answer": _drawn('The last word of your answer must be "{}".', "last_word", LAST_WORDS),
+    "last_word:last_word_sent": _drawn('The last word of each sentence must be "{}".', "last_word", LAST_WORDS),
+    "letters:letter_counting": _bounded("Answer with {} {} letters.", "N", (80, 150), (600, 800)),
     "letters:letter_counting2": _draw_letter,
     "new:copy_span_idx": _draw_copied_span,
     "paragraphs:paragraphs": _make_fixed("Write 2 paragraphs with the divider *** between them."),

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tasks.storage.model_folder import make_date_variables
 from tasks.verifiers.chat.config import ClassifierConfig, NamedRewardModelConfig
-from tasks.verifiers.chat.endpoint import Usage
+from tasks.verifiers.chat.endpoint import CONTROL, Usage
 from tasks.verifiers.chat.fitting import STEPS, choose_next_length
-from tasks.verifiers.chat.judge import CONTROL
 from tasks.verifiers.chat.prompt_parts import keep_ends, make_plain
 from tasks.verifiers.scores import CannotJudge
 

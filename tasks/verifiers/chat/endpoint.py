@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.verifiers.chat.config import JudgeConfig
+from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, read_usage
 from tasks.verifiers.http_client import Client, RefusedError, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge
 
@@ -22,6 +24,11 @@ _UNWANTED = re.compile(
     r"|safety (?:system|filter)|usage polic|data_inspection_failed|inappropriate content",
     re.IGNORECASE,
 )
+
+Result = TypeVar("Result")
+
+CONTROL = "I do not know."
+"""A control answer that every judge can grade or compare, used if the judge did neither for an answer."""
 
 
 @dataclass
@@ -64,7 +71,7 @@ class Endpoint(Client):
         super().__init__(who, config.url, config, usage, key)
         # vLLM's /tokenize is not below /v1
         self._beside = Client(who, config.url.removesuffix("/v1"), config, usage, key)
-        self._config = config
+        self._config, self._usage = config, usage
         self._extra = json.loads(config.extra_body)
 
     async def ask(self, messages: list[dict[str, str]], fields: dict[str, Any], deadline: float) -> bytes:
@@ -91,6 +98,41 @@ class Endpoint(Client):
                 raise Unwanted(str(error)) from None
             raise
 
+    async def read(
+        self,
+        messages: list[dict[str, str]],
+        fields_of: Callable[[int], dict[str, Any]],
+        read: Callable[[bytes], Result],
+        deadline: float,
+    ) -> Result | str:
+        """Send the prompt, with retries after answers without a judgement; return the judgement or the last problem.
+
+        Args:
+            messages: the prompt.
+            fields_of: returns the fields of the request, given the number of the attempt, from 0.
+            read: returns the judgement in the body of an answer; raises `NoJudgement` if there is none.
+            deadline: latest end of all requests, as `time.monotonic()`.
+
+        Raises:
+            TooLong, Unwanted, CannotJudge: A request failed, or the last answer is not a completion.
+        """
+        config = self._config
+        reason: NoJudgement | None = None
+        for attempt in range(config.judgement_retries + 1):
+            self._usage.retries += attempt > 0
+            body = await self.ask(messages, fields_of(attempt), deadline)
+            read_tokens, written = read_usage(body)
+            self._usage.input_tokens += read_tokens
+            self._usage.output_tokens += written
+            self._usage.cost += (read_tokens * config.input_price + written * config.output_price) / 1e6
+            try:
+                return read(body)
+            except NoJudgement as problem:
+                reason = problem
+        if isinstance(reason, NoCompletion):
+            raise self.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
+        return str(reason) if self._key is None else str(reason).replace(self._key.get_secret_value(), "[key]")
+
     async def tokens(self, text: str, deadline: float) -> tuple[int, int]:
         """Return the number of tokens of a text, and the judge's context length in tokens, from vLLM's `/tokenize`.
 
@@ -107,10 +149,6 @@ class Endpoint(Client):
         if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
             raise self.make_error("counts no tokens: its answer contains no numbers")
         return count, context
-
-    def remove_key(self, text: str) -> str:
-        """Return a text from the endpoint with any quoted API key replaced by `[key]`."""
-        return text if self._key is None else text.replace(self._key.get_secret_value(), "[key]")
 
     async def close(self) -> None:
         """Close the connections. Judgements in flight fail."""

@@ -4,8 +4,8 @@ An answer cannot avoid its grade by breaking the judge. If the judge has not gra
 a grade, no text, an end before the grade, a refusal because of length or content), the judge must grade another answer
 to the same question, `CONTROL`. If that succeeds, the answer is at fault and scores 0. If not, the conversation, the
 reference or the judge is at fault, and the result is an error. Any other failure of the judge (no connection, 5xx, a
-body that is not a completion, a timeout) is an error without this check. `prepare_answer` and `CONTROL` are also used
-for reward models.
+body that is not a completion, a timeout) is an error without this check. `prepare_answer` is also used for reward
+models.
 
     answer ──► graded? ── yes ──────────────────────────────► its grade
                   └─ no ──► is CONTROL graded? ── yes ──────► 0
@@ -21,27 +21,18 @@ from typing import Any
 from tasks.failures import one_line
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
-from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.endpoint import CONTROL, Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.pairwise import PairwiseJudge, make_score
 from tasks.verifiers.chat.prompt_parts import keep_ends
 from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, is_pairwise, render, turns
-from tasks.verifiers.chat.reading import (
-    Judgement,
-    NoCompletion,
-    NoJudgement,
-    build_response_format,
-    read_completion,
-    read_usage,
-)
+from tasks.verifiers.chat.reading import Judgement, build_response_format, read_completion
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_REASON = 200
 """Maximum characters of a judge's reason in a score's detail."""
-CONTROL = "I do not know."
-"""A control answer that every judge can grade, used if the judge did not grade an answer."""
 _CUT_AFTER_REFUSAL = 4
 """Factor by which an answer is shortened after a refusal because of its length."""
 
@@ -170,20 +161,10 @@ class ChatJudge:
             return str(reason)
 
     async def _read(self, prompt: Prompt, deadline: float) -> Judgement | str:
-        """Send the prompt, with retries after answers without a judgement; return the judgement or the last problem."""
+        """Send the prompt, and return the judgement or the last problem."""
         config = self._config
-        reason: NoJudgement | None = None
-        for attempt in range(config.judgement_retries + 1):
-            self._usage.retries += attempt > 0
-            body = await self._endpoint.ask(prompt.messages, self._fields(attempt), deadline)
-            self._count(body)
-            try:
-                return read_completion(body, config.lowest, config.highest, config.reasons)
-            except NoJudgement as problem:
-                reason = problem
-        if isinstance(reason, NoCompletion):
-            raise self._endpoint.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
-        return self._endpoint.remove_key(str(reason))
+        read = partial(read_completion, lowest=config.lowest, highest=config.highest, reasons=config.reasons)
+        return await self._endpoint.read(prompt.messages, self._fields, read, deadline)
 
     def _fields(self, attempt: int) -> dict[str, Any]:
         config = self._config
@@ -194,12 +175,6 @@ class ChatJudge:
             config.max_tokens_field: config.max_tokens,
             **{name: value for name, value in stated.items() if value is not None},
         }
-
-    def _count(self, body: bytes) -> None:
-        read, written = read_usage(body)
-        self._usage.input_tokens += read
-        self._usage.output_tokens += written
-        self._usage.cost += (read * self._config.input_price + written * self._config.output_price) / 1e6
 
     def _score(self, judgement: Judgement, note: str) -> Score:
         lowest, highest = self._config.lowest, self._config.highest

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig
-from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.endpoint import CONTROL, Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.prompt_parts import keep_ends, remove_invisible
 from tasks.verifiers.chat.prompts import load_template, turns
-from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parse_json, read_usage
+from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parse_json
 from tasks.verifiers.scores import CannotJudge, Reward, Score
 
 TEMPLATE = "pairwise.v1"
@@ -31,8 +31,6 @@ FIELDS = {"temperature": 1.0, "logprobs": True, "top_logprobs": 5}
 """Fields of the request; the temperature does not affect log-probabilities."""
 TOKENS = 1
 """Maximum tokens that the judge generates."""
-CONTROL = "I do not know."
-"""A control answer that every judge can compare, used if the judge did not compare an answer."""
 PREFERENCE, CHARACTERS = "preference", "characters"
 """Names of the rewards of a comparison: the preference, and the length of the answer, which has a weight of 0."""
 
@@ -148,27 +146,12 @@ class PairwiseJudge:
         return value
 
     async def _asked(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
-        """Send the question, with retries after answers without a preference; return it or the last problem."""
+        """Send the question, and return the preference or the last problem."""
         config = self._config
         question = build_pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
         fields = {**FIELDS, config.max_tokens_field: TOKENS}
-        reason: NoJudgement | None = None
-        for attempt in range(config.judgement_retries + 1):
-            self._usage.retries += attempt > 0
-            try:
-                body = await self._endpoint.ask(question.messages, fields, deadline)
-                self._count(body)
-                return read_preference(body, first=question.first)
-            except (TooLong, Unwanted) as refusal:
-                return str(refusal)
-            except NoJudgement as problem:
-                reason = problem
-        if isinstance(reason, NoCompletion):
-            raise self._endpoint.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
-        return str(reason)
-
-    def _count(self, body: bytes) -> None:
-        read, written = read_usage(body)
-        self._usage.input_tokens += read
-        self._usage.output_tokens += written
-        self._usage.cost += (read * self._config.input_price + written * self._config.output_price) / 1e6
+        read = partial(read_preference, first=question.first)
+        try:
+            return await self._endpoint.read(question.messages, lambda _: fields, read, deadline)
+        except (TooLong, Unwanted) as refusal:
+            return str(refusal)

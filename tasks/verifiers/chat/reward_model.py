@@ -10,8 +10,8 @@ from typing import Any
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.classifier import AnswerTooLong, Scorer
 from tasks.verifiers.chat.config import NamedRewardModelConfig, RewardModelConfig
-from tasks.verifiers.chat.endpoint import Usage
-from tasks.verifiers.chat.judge import CONTROL, prepare_answer
+from tasks.verifiers.chat.endpoint import CONTROL, Usage
+from tasks.verifiers.chat.judge import prepare_answer
 from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, is_pairwise, turns
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.reward_models import parse_name

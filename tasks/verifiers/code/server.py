@@ -8,7 +8,6 @@ its requests and responses.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from tasks.config.connection import is_loopback
 from tasks.config.loading import explain
 from tasks.verifiers import process_limits
 from tasks.verifiers.code.config import LIMITS, CodeConfig
@@ -90,7 +90,7 @@ def _serve(options: argparse.Namespace) -> None:
     own = options.listener is not None
     token = read_key("--token-env", options.token_env)
     os.environ.pop(options.token_env or "", None)  # so that processes of programs do not inherit it
-    if token is None and not own and not _is_loopback(options.host):
+    if token is None and not own and not is_loopback(options.host):
         raise ValueError(f"{options.host} can be reached from elsewhere: --token-env must name a token's variable")
     secured = _load_certificate(options.certificate, options.key)
     config = _build_config(options)
@@ -160,13 +160,6 @@ def _find_isolation(config: CodeConfig) -> str:
         raise ValueError(str(error)) from None
     sandbox.close()
     return sandbox.isolation
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _open_listener(host: str, port: int) -> socket.socket:

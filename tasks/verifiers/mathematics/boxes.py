@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tasks.verifiers.mathematics.plain_notation import partners_of
+
 MAX_GAP_CHARS = 60
 """Maximum characters between two boxes of one answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _UNBRACED = re.compile(r"[^\s{}$\\]+")
 _NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?"
 _NAMED = re.compile(rf"(?<![\\A-Za-z0-9^_+*/-])({_NAME})\s*=\s*(?:\$\s*)?$")
@@ -45,7 +46,7 @@ def find_last_boxed(text: str) -> str | None:
     The contents of earlier boxes of the same answer are joined with it.
     """
     openings = list(_BOX.finditer(text))
-    partners = _match_braces(text) if openings else {}
+    partners = partners_of(text) if openings else {}
     answer: list[_Box] = []
     for opening in reversed(openings):
         box = _parse_box(text, opening, partners)
@@ -76,14 +77,3 @@ def _parse_box(text: str, opening: re.Match[str], partners: dict[int, int]) -> _
 def _is_joined(text: str, box: _Box, following: _Box) -> bool:
     gap = text[box.end : following.start]  # also empty if one box contains the other
     return len(gap) <= MAX_GAP_CHARS and _JOINT.fullmatch(gap) is not None
-
-
-def _match_braces(text: str) -> dict[int, int]:
-    """Return the offsets of matching closing braces by the offset of the opening brace, in one pass."""
-    partners, opened = {}, []
-    for brace in _BRACE.finditer(text):
-        if brace.group() == "{":
-            opened.append(brace.start())
-        elif brace.group() == "}" and opened:
-            partners[opened.pop()] = brace.start()
-    return partners

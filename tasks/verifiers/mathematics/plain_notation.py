@@ -84,7 +84,7 @@ def _convert_calls(text: str) -> str:
     calls = list(_CALL.finditer(text))
     if not calls:
         return text
-    partners = _match_brackets(text)
+    partners = partners_of(text)
     changes = {}
     for call in calls:
         closing = partners.get(call.end() - 1)
@@ -99,7 +99,7 @@ def _add_braces(text: str) -> str:
     takers = list(_TAKES.finditer(text))
     if not takers:
         return text
-    partners = _match_brackets(text)
+    partners = partners_of(text)
     changes = {}
     for taker in takers:
         end = taker.end()
@@ -129,7 +129,7 @@ def _apply_changes(text: str, changes: dict[int, tuple[int, str]]) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _match_brackets(text: str) -> dict[int, int]:
+def partners_of(text: str) -> dict[int, int]:
     """Return the offsets of closing round brackets and braces by the offset of the opening one, in one pass."""
     partners: dict[int, int] = {}
     opened: dict[str, list[int]] = {"(": [], "{": []}

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from tasks.verifiers.chat import JudgeConfig, make_judge
+from tasks.verifiers.chat.endpoint import CONTROL
 from tasks.verifiers.chat.fitting import STEPS, choose_next_length
-from tasks.verifiers.chat.judge import CONTROL
 from tasks.verifiers.scores import CannotJudge
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Reply, failing, graded
 

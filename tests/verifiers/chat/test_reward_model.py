@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Llam
 
 from tasks.verifiers.chat import RewardModelConfig, make_judge
 from tasks.verifiers.chat.classifier import RewardModel
-from tasks.verifiers.chat.judge import CONTROL
+from tasks.verifiers.chat.endpoint import CONTROL
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 QUESTION = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "What is the sum?"}]
