@@ -121,7 +121,7 @@ class LearnerChecks:
         self._others = read_bytes_in_use()
         rank = LearnerRank(config, str(self._folder))
         findings.figures["seconds to build"] = measure_seconds(
-            lambda: rank.setup(0, 1, ("127.0.0.1", _find_free_port()))
+            lambda: rank.setup(0, 0, 1, ("127.0.0.1", _find_free_port()))
         )
         self._trainer = rank.trainer
         optimizer = type(rank.trainer.engine.optimizer.optimizer)

@@ -25,7 +25,7 @@ from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
 from tasks.training.groups.group import JudgedGroup, Prompt
-from tasks.training.learner.client import RestartableLearner
+from tasks.training.learner.client import Learner
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
@@ -118,7 +118,7 @@ def play(
     prompts: Sequence[Prompt],
     make_actor: Callable[[int, int], Actor],
     judge: RewardClient,
-    learner: RestartableLearner,
+    learner: Learner,
     metrics: Metrics,
     *,
     seed: int = 0,

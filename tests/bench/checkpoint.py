@@ -30,7 +30,7 @@ def share(folder: Path) -> dict[str, float]:
 
     config = load_quickstart()[1].run
     rank = LearnerRank(config, str(inputs.model(folder)))
-    rank.setup(0, 1, rank.address())
+    rank.setup(0, 0, 1, rank.address())
     learner = rank.trainer
     saved = folder / "checkpoint"
 

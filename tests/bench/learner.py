@@ -59,7 +59,7 @@ def compare(folder: Path) -> dict[str, float]:
     config = load_quickstart()[1].run
     model = inputs.model(folder)
     rank = LearnerRank(config, str(model))
-    rank.setup(0, 1, rank.address())
+    rank.setup(0, 0, 1, rank.address())
     learner = rank.trainer
     dtype = precision.resolve(config.learner.dtype, gpu=False)
     policy = Policy.load(model, dtype=getattr(torch, dtype)).train()

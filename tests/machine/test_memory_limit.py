@@ -69,7 +69,7 @@ def group(request, tmp_path):
 def training(group):
     """The processes of the quickstart's training in float32."""
     group.add(11, 2.5, "python", "-m", "tasks.training", "run")
-    group.add(12, 6.1, "ray::LearnerRank.once")
+    group.add(12, 6.1, "ray::LearnerRank.step")
     group.add(13, 2.7, "VLLM::EngineCore")
     group.add(14, 0.2, "/usr/bin/python3", "-m", "tasks.verifiers.chat.launcher", "11")
     group.add(15, 1.9, "VLLM::EngineCore", group=14)
@@ -122,7 +122,7 @@ def test_a_kill_on_another_node_has_its_limit_and_its_processes(group, tmp_path)
     watch = MemoryWatch(group.read())
     other = Group(tmp_path / "other", 2)
     other.limit_to(str(11 * GIB))
-    other.add(7, 10.2, "ray::LearnerRank.once")
+    other.add(7, 10.2, "ray::LearnerRank.step")
     other.count(3)
     watch.see(other.read().read(), "10.0.0.3")
     assert watch.kills == 0, "those before the first reading"

@@ -23,7 +23,7 @@ pid=30, actual memory used=9.48GB, worker ID=e1)
 used=0.50GB, worker ID=4a)
 ]
 Top 10 memory users: PID\tMEM(GB)\tCOMMAND
-30\t9.48\tray::LearnerRank.once
+30\t9.48\tray::LearnerRank.step
 41\t0.90\tVLLM::EngineCore
 32\t0.50\tray::ActorProcess
 Refer to the documentation on how to address the out of memory issue.
@@ -66,7 +66,7 @@ def watch(monkeypatch, tmp_path):
 
 
 def rank(gib):
-    return {30: Process.from_command("ray::LearnerRank.once", gib)}
+    return {30: Process.from_command("ray::LearnerRank.step", gib)}
 
 
 def test_rays_text_suffices_where_the_process_of_the_readings_is_killed_as_well(watch):

@@ -13,10 +13,10 @@ import numpy as np
 from tasks.generation.interface import Completion, Piece
 from tasks.records.kept_tokens import TrainedTokens, is_kept
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.learner.client import Learner, StepReport
+from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.restartable import NotFiniteError
+from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
 from tasks.training.options.objective import ObjectiveConfig
 from tasks.training.options.run import TrainingConfig
 
@@ -52,16 +52,19 @@ async def train_batch(
     batch: Sequence[JudgedGroup],
     version: int,
     rate: float,
-    learner: Learner,
+    learner: RestartingLearner,
     config: TrainingConfig,
     compute: Advantages,
 ) -> TrainedBatch:
     """Take all optimizer steps on `batch`, starting from policy `version`, at learning rate `rate`.
 
+    One step is taken on every minibatch in every epoch. A group is never split over minibatches. A step whose loss or
+    gradient is not finite is skipped and counted (`updates_left_out`).
+
     `compute` returns the advantages.
 
     Raises:
-        NotFiniteError: no step had a finite loss and gradient.
+        NotFiniteError: all steps were skipped.
     """
     kl = config.objective.kl
     sequences = _add_numbers(responses(batch, version, config), batch, config)
@@ -70,13 +73,29 @@ async def train_batch(
     pieces = [len(completion.pieces) for group in batch for completion in group.completions]
     rows = compute(batch, [kl.beta * distance for distance in _compute_sums(distances, pieces)], config)
     groups = _add_advantages(batch, sequences, rows)
-    updated = await _update(groups, rate, learner, config)
-    metrics = {**updated.metrics, "learning_rate": rate}
+    size, updates = len(groups) // config.updates.minibatches, config.updates.minibatches * config.updates.epochs
+    reports: list[StepReport] = []
+    logprobs: dict[int, Floats] = {}  # before the first update, of all kept sequences that were in a loss
+    skipped: NotFiniteError | None = None
+    for start in [*range(0, len(groups), size)] * config.updates.epochs:
+        part = groups[start : start + size]
+        denominator = config.objective.denominator(_count_trained(sample) for group in part for sample in group)
+        trained = select_with_gradient(part, config.objective)
+        try:
+            report = await learner.step(trained, denominator, rate)
+        except NotFiniteError as error:
+            skipped = error
+            continue
+        reports.append(report)
+        known = {s.kept_as: s.old_logprobs for s in trained if s.kept_as is not None and s.old_logprobs is not None}
+        logprobs |= {number: np.asarray(values, np.float32) for number, values in known.items()} | report.logprobs
+    if skipped and not reports:
+        raise skipped
+    counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
+    metrics = {**StepReport.merge(reports).metrics, **counts, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
-    return TrainedBatch(
-        metrics, [compute_spread(row) for row in rows], _collect_tokens(batch, groups, updated.logprobs)
-    )
+    return TrainedBatch(metrics, [compute_spread(row) for row in rows], _collect_tokens(batch, groups, logprobs))
 
 
 def compute_spread(advantages: Sequence[Advantage]) -> float:
@@ -92,7 +111,7 @@ def _add_numbers(
 ) -> list[TokenSequence]:
     """Return what `responses` returned, with a number for each sequence whose tokens are kept."""
     chosen = [
-        not group.replays and is_kept(group.number, config.keep_tokens)
+        config.keep_tokens > 0 and not group.replays and is_kept(group.number, config.keep_tokens)
         for group in batch
         for completion in group.completions
         for _ in completion.pieces
@@ -139,7 +158,7 @@ def _collect_trained_tokens(sample: Sample, trained: dict[int, Floats]) -> Train
 
 
 async def _add_old_logprobs(
-    sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
+    sequences: list[TokenSequence], learner: RestartingLearner, config: TrainingConfig
 ) -> list[TokenSequence]:
     """Return the sequences with the learner's log-probabilities before the first update if a later update or a KL
     penalty in the reward needs them, otherwise unchanged.
@@ -151,9 +170,11 @@ async def _add_old_logprobs(
     return [replace(sequence, old_logprobs=values) for sequence, values in zip(sequences, old, strict=True)]
 
 
-async def _compute_distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
+async def _compute_distances(
+    sequences: list[TokenSequence], learner: RestartingLearner, config: TrainingConfig
+) -> list[float]:
     """Return the KL divergence of every sequence from the reference policy, in nats."""
-    from tasks.training.objective import estimate_response_kl
+    from tasks.training.objective.kl import estimate_response_kl
 
     old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
@@ -188,42 +209,6 @@ def _add_advantages(
 
 def _select_piece(advantage: Advantage, piece: Piece) -> Advantage:
     return advantage[piece.start : piece.end] if isinstance(advantage, np.ndarray) else advantage
-
-
-async def _update(groups: list[list[Sample]], rate: float, learner: Learner, config: TrainingConfig) -> StepReport:
-    """Take one optimizer step on every minibatch in every epoch. A group is never split over minibatches.
-
-    A step whose loss or gradient is not finite is skipped and counted (`updates_left_out`).
-
-    Returns:
-        The metrics, and the log-probabilities before the first update of all kept sequences that were in a loss.
-
-    Raises:
-        NotFiniteError: all steps were skipped.
-    """
-    size, updates = len(groups) // config.updates.minibatches, config.updates.minibatches * config.updates.epochs
-    reports: list[StepReport] = []
-    logprobs: dict[int, Floats] = {}
-    skipped: NotFiniteError | None = None
-    for _ in range(config.updates.epochs):
-        for start in range(0, len(groups), size):
-            part = groups[start : start + size]
-            denominator = config.objective.denominator(_count_trained(sample) for group in part for sample in group)
-            sequences = select_with_gradient(part, config.objective)
-            try:
-                report = await learner.step(sequences, denominator, rate)
-            except NotFiniteError as error:
-                skipped = error
-                continue
-            reports.append(report)
-            known = {
-                s.kept_as: s.old_logprobs for s in sequences if s.kept_as is not None and s.old_logprobs is not None
-            }
-            logprobs |= {number: np.asarray(values, np.float32) for number, values in known.items()} | report.logprobs
-    if skipped and not reports:
-        raise skipped
-    counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
-    return StepReport({**StepReport.merge(reports).metrics, **counts}, logprobs)
 
 
 def _count_trained(sample: Sample) -> int:
@@ -301,7 +286,7 @@ def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: Tra
     """
     import torch
 
-    from tasks.training.objective import compute_advantages, normalize_then_sum
+    from tasks.training.objective.advantages import compute_advantages, normalize_then_sum
 
     rewards, present = collect_rewards(batch, penalties)
     if config.objective.reward_aggregation == "normalize_then_sum":

@@ -174,6 +174,8 @@ class Controller:
             if batch is None:
                 break
             waited += self._loop.time() - started
+            # The next groups are sampled while the learner works on these, unless the run is synchronous.
+            self.lifecycle.keep_full(self._config.groups_per_step * self._config.async_steps)
             try:
                 learned = await self._train(step, batch)
             except NotFiniteError as error:
@@ -289,8 +291,6 @@ class Controller:
 
     async def _train(self, step: int, batch: list[JudgedGroup]) -> dict[str, float]:
         config = self._config
-        # The next groups are sampled while the learner works on these, unless the run is synchronous.
-        self.lifecycle.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
         trained = await train_batch(batch, step, rate, self._learner, config, self._advantages)
         for group, spread in zip(batch, trained.spreads, strict=True):

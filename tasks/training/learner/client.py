@@ -28,12 +28,7 @@ from tasks.training.learner.row_cost import TOKENS
 from tasks.training.objective.own_functions import OwnFunctionError
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.timeouts import Limit, wait_within
-from tasks.training.sizing.roofline import (
-    Architecture,
-    compute_flops_utilization,
-    compute_tokens_before,
-    find_gpu,
-)
+from tasks.training.sizing.roofline import Architecture, compute_flops_utilization, compute_tokens_before, find_gpu
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -127,7 +122,7 @@ class WrittenWeights(NamedTuple):
 
 
 class Learner(Protocol):
-    """The interface of the learner for the controller. Every method raises `LearnerLostError` if a rank is lost."""
+    """The interface of all ranks together. Every method raises `LearnerLostError` if a rank is lost."""
 
     async def start(self) -> None:
         """Return when every rank has loaded the model."""
@@ -162,10 +157,6 @@ class Learner(Protocol):
     async def load(self, folder: Path) -> None:
         """Resume from what `save` wrote."""
 
-
-class RestartableLearner(Learner, Protocol):
-    """The interface of a learner that can be restarted: all ranks end, and new ones load the initial checkpoint."""
-
     async def restart(self) -> None:
         """Kill every rank, and return when new ranks have loaded the initial checkpoint."""
 
@@ -186,7 +177,7 @@ class RestartableLearner(Learner, Protocol):
 
 
 class RayLearner:
-    """A `RestartableLearner` of Ray actors, one `LearnerRank` each, whose collective methods are called together."""
+    """A `Learner` of Ray actors, one `LearnerRank` each, whose collective methods are called together."""
 
     def __init__(
         self,
@@ -216,7 +207,7 @@ class RayLearner:
         self._node = ""  # the node of rank 0
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
-        self._numbers = itertools.count()
+        self._calls = itertools.count()  # numbers of calls that must not have an effect twice
         self._rows = RowOptions(share_prompts=False, alone=False, cost=TOKENS)
 
     async def start(self) -> None:
@@ -226,7 +217,7 @@ class RayLearner:
 
     async def _set_up(self, wait: RanksStart) -> RowOptions:
         with self._first():
-            locations = await self._all(lambda handle, _: handle.location.remote())
+            locations = await self._all([rank.location.remote() for rank in self._ranks])
         wait.placed = True
         # Ranks of one node have consecutive numbers, so that NCCL's rings go through one node after the other.
         order = sorted(range(len(locations)), key=lambda rank: _make_sort_key(*locations[rank]))
@@ -234,9 +225,9 @@ class RayLearner:
         self._node = locations[order[0]][0]
         with _losing_a_rank("the node of a learner rank cannot be prepared"):
             await self._files.prepare([locations[rank][0] for rank in order])
-        address = await self._await(self._ranks[0].address.remote())
-        ranks = len(self._ranks)
-        rows: list[RowOptions] = await self._once("setup", lambda rank: (rank, ranks, address))
+        address, ranks = await self._await(self._ranks[0].address.remote()), len(self._ranks)
+        calls = [rank.setup.remote(next(self._calls), i, ranks, address) for i, rank in enumerate(self._ranks)]
+        rows: list[RowOptions] = await self._all(calls)
         return rows[0]  # all have the same model
 
     async def restart(self) -> None:
@@ -248,10 +239,12 @@ class RayLearner:
         await self.start()
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        from tasks.training.objective import summarize
+        from tasks.training.objective.metrics import summarize
 
         micro_batches = await self._pack(sequences)
-        reports = await self._once("step", lambda rank: (micro_batches[rank], denominator, learning_rate))
+        shares = zip(self._ranks, micro_batches, strict=True)
+        calls = [rank.step.remote(next(self._calls), rows, denominator, learning_rate) for rank, rows in shares]
+        reports = await self._all(calls)
         metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
         seconds = max(report.seconds for report in reports)
@@ -265,37 +258,27 @@ class RayLearner:
         self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]
     ) -> dict[str, float]:
         """Return the metric `learner_mfu`, or nothing if the model's shape or the peak of the GPUs is not known."""
-        gpu = find_gpu(gpus.pop()) if len(gpus) == 1 else None
+        gpu = find_gpu(*gpus) if len(gpus) == 1 and gpus != {""} else None
         if gpu is None or self._shape is None or not tokens_per_second:
             return {}
         context = compute_tokens_before((len(s.prompt_ids), len(s.response_ids)) for s in sequences)
-        return {
-            "learner_mfu": compute_flops_utilization(
-                tokens_per_second,
-                self._shape,
-                gpu,
-                gpus=len(self._ranks),
-                context=context,
-                training=True,
-                frozen=self._config.lora is not None,
-            )
-        }
+        gpus_used, frozen = len(self._ranks), self._config.lora is not None
+        mfu = compute_flops_utilization(
+            tokens_per_second, self._shape, gpu, gpus=gpus_used, context=context, training=True, frozen=frozen
+        )
+        return {"learner_mfu": mfu}
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._collect_by_sequence(sequences, "logprobs")
+        micro_batches = await self._pack(sequences)
+        shares = zip(self._ranks, micro_batches, strict=True)
+        values = await self._all([rank.logprobs.remote(next(self._calls), rows) for rank, rows in shares])
+        return _by_sequence(len(sequences), micro_batches, values)
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._collect_by_sequence(sequences, "reference_logprobs")
-
-    async def _collect_by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
-        """Call a method of each rank that gives one number per predicted token; return them by sequence."""
         micro_batches = await self._pack(sequences)
-        by_rank = await self._once(method, lambda rank: (micro_batches[rank],))
-        result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
-        for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*by_rank), strict=True):
-            for index in set(batch.sequence_ids[0].tolist()) - {-1}:
-                result[index] = values[batch.sequence_ids[0] == index]
-        return result
+        shares = zip(self._ranks, micro_batches, strict=True)
+        values = await self._all([rank.reference_logprobs.remote(next(self._calls), rows) for rank, rows in shares])
+        return _by_sequence(len(sequences), micro_batches, values)
 
     async def _pack(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
         # Packing 100 million tokens takes 20 seconds, during which the controller must answer engines and verifiers.
@@ -304,29 +287,30 @@ class RayLearner:
         )
 
     async def offload_states(self) -> None:
-        await self._once("offload_states", lambda _: ())
+        await self._all([rank.offload_states.remote(next(self._calls)) for rank in self._ranks])
 
     async def reload_states(self) -> None:
-        await self._once("reload_states", lambda _: ())
+        await self._all([rank.reload_states.remote(next(self._calls)) for rank in self._ranks])
 
     async def write_weights(self, path: Path) -> WrittenWeights:
-        contents, *_ = await self._once("write_weights", lambda _: (str(path),))
-        return WrittenWeights(self._node, contents)
+        calls = [rank.write_weights.remote(next(self._calls), str(path)) for rank in self._ranks]
+        return WrittenWeights(self._node, (await self._all(calls))[0])
 
     async def export(self, folder: Path) -> None:
-        await self._once("export", lambda _: (str(folder.absolute()),))
+        target = str(folder.absolute())
+        await self._all([rank.export.remote(next(self._calls), target) for rank in self._ranks])
         with _losing_a_rank("the policy does not arrive from the node of learner rank 0"):
             await self._files.fetch_export(folder)
 
     async def save(self, folder: Path) -> None:
         target, upload = self._files.begin(folder)
-        await self._once("save", lambda _: (target, upload))
+        await self._all([rank.save.remote(next(self._calls), target, upload) for rank in self._ranks])
 
     async def wait_until_written(self) -> bool:
         ranks = self._ranks
         while self._ranks is ranks:  # new ranks have started no checkpoint
             # a rank that is in a step answers after it
-            if all(await self._all(lambda handle, _: handle.is_written.remote())):
+            if all(await self._all([rank.is_written.remote() for rank in ranks])):
                 return True
             await asyncio.sleep(WRITTEN_SECONDS)
         return False
@@ -334,7 +318,7 @@ class RayLearner:
     async def wait_until_uploaded(self) -> bool:
         ranks = self._ranks
         while self._ranks is ranks and self._files.is_uploading:
-            files = await self._all(lambda handle, _: handle.uploaded_files.remote())
+            files = await self._all([rank.uploaded_files.remote() for rank in ranks])
             if None not in files and self._ranks is ranks:
                 await asyncio.to_thread(self._files.complete, files)
             else:
@@ -347,28 +331,24 @@ class RayLearner:
         target = str(source.folder)
         if source.fetched:
             await self._fetch(folder, source)
-        await self._once("load", lambda _: (target,))
+        await self._all([rank.load.remote(next(self._calls), target) for rank in self._ranks])
         await self._files.remove_copies(source)
 
     async def _fetch(self, folder: Path, source: Source) -> None:
         """Have the ranks fetch missing files of the checkpoint `folder`; remove the checkpoint if it is damaged."""
         upload, target = self._files.upload(source), str(source.folder)
         try:
-            await self._once("fetch", lambda rank: (upload, target, source.fetched[rank]))
+            shares = zip(self._ranks, source.fetched, strict=True)
+            await self._all([rank.fetch.remote(next(self._calls), upload, target, files) for rank, files in shares])
         except StoreError as error:
             raise LearnerLostError(f"a learner rank did not receive its part of a checkpoint: {error}") from error
         except DamagedError as error:
             await asyncio.to_thread(self._files.reject, folder, source)
             raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
 
-    async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
-        """Call `LearnerRank.once` on every rank with `arguments(rank)`; return the results by rank."""
-        number = next(self._numbers)
-        return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))
-
-    async def _all(self, call: Callable[[ActorHandle, int], ObjectRef]) -> list[Any]:
-        """Call every rank and return the results by rank; raise `LearnerLostError` if one of them is lost."""
-        calls = [asyncio.ensure_future(self._await(call(handle, rank))) for rank, handle in enumerate(self._ranks)]
+    async def _all(self, references: Sequence[ObjectRef]) -> list[Any]:
+        """Await one call of every rank and return the results by rank; raise `LearnerLostError` if a rank is lost."""
+        calls = [asyncio.ensure_future(self._await(reference)) for reference in references]
         try:
             return list(await asyncio.gather(*calls))
         except LearnerLostError:
@@ -426,6 +406,15 @@ class RayLearner:
             raise  # the rank's exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(f"a learner rank was lost: {await self._memory.find_reason(error)}") from error
+
+
+def _by_sequence(count: int, packed: list[list[MicroBatch]], by_rank: list[list[Floats]]) -> list[Floats]:
+    """Return for each of `count` packed sequences what ranks computed, a number for each predicted token."""
+    result: list[Floats] = [np.zeros(0, np.float32) for _ in range(count)]
+    for batch, values in zip(itertools.chain(*packed), itertools.chain(*by_rank), strict=True):
+        for index in set(batch.sequence_ids[0].tolist()) - {-1}:
+            result[index] = values[batch.sequence_ids[0] == index]
+    return result
 
 
 @contextlib.contextmanager

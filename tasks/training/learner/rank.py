@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tasks.machine.large_imports import large_imports
 from tasks.training.options.run import TrainingConfig
@@ -17,9 +18,14 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
     from tasks.storage.stored_files import StoredFile
-    from tasks.training.learner.packing import RowOptions
+    from tasks.storage.tensor_digest import Contents
+    from tasks.training.learner.checkpoint_shards import Upload
+    from tasks.training.learner.client import RankReport
+    from tasks.training.learner.packing import Floats, MicroBatch, RowOptions
     from tasks.training.learner.trainer import Trainer
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MARGIN = 600.0
 """Seconds that are added to the limits of the controller, for the limit of a collective call of the ranks."""
@@ -44,7 +50,16 @@ def compute_memory_share(config: TrainingConfig, memory: int, model: Path) -> fl
 
 
 class LearnerRank:
-    """A learner rank inside its Ray actor; the trainer exists from `setup` on."""
+    """A learner rank inside its Ray actor.
+
+    Ray repeats a call if its answer was lost with a connection, and repeating a step would change the policy. So each
+    method with an effect gets the number of the call, and a repeated call only returns the answer again.
+
+    Attributes:
+        trainer: computes everything; it exists from `setup` on.
+    """
+
+    trainer: Trainer
 
     def __init__(self, config: TrainingConfig, model_folder: str) -> None:
         """Return immediately: `setup` is the collective part. `model_folder` is the initial checkpoint's."""
@@ -53,40 +68,74 @@ class LearnerRank:
         self._number = -1
         self._answer: Future[Any] = Future()
         self._listening: socket.socket | None = None
-        self._trainer: Trainer | None = None
 
-    @property
-    def trainer(self) -> Trainer:
-        """The trainer of this rank, after `setup` has returned."""
-        assert self._trainer is not None, "setup comes before every other call"
-        return self._trainer
+    def _once(self, number: int, method: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Call a method and return its result; if the call `number` is repeated, do nothing and return it again.
 
-    def once(self, number: int, method: str, *arguments: Any) -> Any:
-        """Call `setup`, or a method of the trainer, and return its result; a repeated call has no second effect.
-
-        Ray repeats a call if its answer was lost with a connection, and repeating a step would change the policy.
-
-        Args:
-            number: number of the call; only the newest may be repeated.
-            method: name of the method.
-            *arguments: its arguments.
+        Only the newest call may be repeated.
         """
         if number != self._number:
             self._number, self._answer = number, Future()
             try:
-                owner = self if method == "setup" else self.trainer
-                self._answer.set_result(getattr(owner, method)(*arguments))
+                self._answer.set_result(method(*arguments, **options))
             except Exception as error:  # raised below, and again if the call is repeated
                 self._answer.set_exception(error)
         return self._answer.result()
 
+    def step(
+        self, number: int, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float
+    ) -> RankReport:
+        """Return `Trainer.step` of these arguments. Collective."""
+        return self._once(number, self.trainer.step, micro_batches, denominator, learning_rate)
+
+    def logprobs(self, number: int, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
+        """Return `Trainer.logprobs`. Collective."""
+        return self._once(number, self.trainer.logprobs, micro_batches)
+
+    def reference_logprobs(self, number: int, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
+        """Return `Trainer.reference_logprobs`. Collective."""
+        return self._once(number, self.trainer.reference_logprobs, micro_batches)
+
+    def offload_states(self, number: int) -> None:
+        """Call `Trainer.offload_states`."""
+        self._once(number, self.trainer.offload_states)
+
+    def reload_states(self, number: int) -> None:
+        """Call `Trainer.reload_states`."""
+        self._once(number, self.trainer.reload_states)
+
+    def write_weights(self, number: int, path: str) -> Contents:
+        """Return `Trainer.write_weights`. Collective."""
+        return self._once(number, self.trainer.write_weights, path)
+
+    def export(self, number: int, folder: str) -> None:
+        """Call `Trainer.export`. Collective."""
+        self._once(number, self.trainer.export, folder)
+
+    def save(self, number: int, folder: str, upload: Upload | None) -> None:
+        """Call `Trainer.save`. Collective."""
+        self._once(number, self.trainer.save, folder, upload)
+
     def is_written(self) -> bool:
-        """Return `Trainer.is_written`; a repeated call has no effect, so that it needs no `once`."""
+        """Return `Trainer.is_written`; it has no effect."""
         return self.trainer.is_written()
 
     def uploaded_files(self) -> dict[str, StoredFile] | None:
-        """Return `Trainer.uploaded_files`; a repeated call has no effect, so that it needs no `once`."""
+        """Return `Trainer.uploaded_files`; it has no effect."""
         return self.trainer.uploaded_files()
+
+    def fetch(self, number: int, upload: Upload, folder: str, files: dict[str, StoredFile]) -> None:
+        """Download files of an upload into a folder of this node, for `load`.
+
+        Raises:
+            DamagedError: a file is missing on the storage, or differs from what was uploaded.
+            StoreError: the storage does not answer.
+        """
+        self._once(number, upload.storage.fetch, upload.name, Path(folder), files)
+
+    def load(self, number: int, folder: str) -> None:
+        """Call `Trainer.load`. Collective."""
+        self._once(number, self.trainer.load, folder)
 
     def location(self) -> tuple[str, str]:
         """Return Ray's id of this process's node, and the number or name of its GPU there, or "" without a GPU."""
@@ -108,20 +157,24 @@ class LearnerRank:
         self._listening = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
         return ray.util.get_node_ip_address(), self._listening.getsockname()[1]
 
-    def setup(self, rank: int, ranks: int, address: tuple[str, int]) -> RowOptions:
+    def setup(self, number: int, rank: int, ranks: int, address: tuple[str, int]) -> RowOptions:
         """Join the other ranks and create the trainer; return the kind of rows that its model supports. Collective.
 
         Args:
+            number: number of the call.
             rank: number of this rank, from 0.
             ranks: number of ranks.
             address: the result of `address` on rank 0.
         """
+        return self._once(number, self._set_up, rank, ranks, address)
+
+    def _set_up(self, rank: int, ranks: int, address: tuple[str, int]) -> RowOptions:
         self._join(rank, ranks, address)
         with large_imports():
             from tasks.training.learner.trainer import Trainer
 
-        self._trainer = Trainer(self._config, self._folder)
-        return self._trainer.policy.rows
+        self.trainer = Trainer(self._config, self._folder)
+        return self.trainer.policy.rows
 
     def _join(self, rank: int, ranks: int, address: tuple[str, int]) -> None:
         """Initialise `torch.distributed`, with NCCL on GPUs and gloo elsewhere."""

@@ -12,18 +12,18 @@ the learner's turn, while nothing else is on the GPUs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from operator import methodcaller
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import MistakeError
 from tasks.training.learner.checkpoint_shards import ShardUploadError
-from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport, WrittenWeights
+from tasks.training.learner.client import Learner, LearnerLostError, StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.options.run import TrainingConfig
@@ -44,20 +44,8 @@ class DivergedError(MistakeError):
     """Steps keep ending in a loss or a gradient that is NaN or infinite."""
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The arguments of one `Learner.step`."""
-
-    sequences: list[TokenSequence]
-    denominator: float
-    learning_rate: float
-
-    async def take(self, learner: Learner) -> StepReport:
-        return await learner.step(self.sequences, self.denominator, self.learning_rate)
-
-
 class RestartingLearner:
-    """A `Learner` that restores itself when ranks are lost or a step is not finite.
+    """Makes the calls of a `Learner` for the controller; restores it if ranks are lost or a step is not finite.
 
     It keeps the sequences of all steps since the newest checkpoint in memory, to repeat the steps.
 
@@ -68,13 +56,13 @@ class RestartingLearner:
         turns: time sharing of GPUs between engines and learner. Optional. If None, time sharing is off.
     """
 
-    def __init__(self, learner: RestartableLearner, config: TrainingConfig, turns: Turns | None = None) -> None:
+    def __init__(self, learner: Learner, config: TrainingConfig, turns: Turns | None = None) -> None:
         self._learner = learner
         self._turns = turns or Turns()
         self._budget = RestartBudget(config.learner.max_restarts, config.learner.restart_window_seconds)
         self._limit = Limit.from_config(config, "stall_seconds")
         self._checkpoint: Path | None = None
-        self._steps: list[_Step] = []  # since `_checkpoint`
+        self._steps: list[Callable[[], Awaitable[StepReport]]] = []  # those since `_checkpoint`, to be taken again
         self._saved_steps = 0  # number of `_steps` in the checkpoint that is being written
         self._generation = self._saving_generation = 0  # counts replacements of the ranks
         self._restarts_without_progress = 0  # since the last step that was new
@@ -91,35 +79,40 @@ class RestartingLearner:
             NotFiniteError: the loss or the gradient is NaN or infinite. The learner is in the state before the step.
             DivergedError: this has happened `max_restarts` times.
         """
-        step = _Step(sequences, denominator, learning_rate)
-        report = await self._computing("updates", step.take)
+        take = partial(self._learner.step, sequences, denominator, learning_rate)
+        while True:
+            async with self._attempt():
+                report = await self._watch("updates", take(), computes=True)
+                break
         wrong = [f"{name} = {value}" for name, value in report.metrics.items() if not math.isfinite(value)]
         if wrong:
             error = NotFiniteError(f"the learner's step is not finite: {', '.join(wrong)}")
             await self._restore(error)
             raise error
-        self._steps.append(step)
+        self._steps.append(take)
         self._restarts_without_progress = 0
         return report
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
+        call = partial(self._learner.logprobs, sequences)
+        return await self._retry_until_success("takes log-probabilities", call, computes=True)
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
+        call = partial(self._learner.reference_logprobs, sequences)
+        return await self._retry_until_success("takes reference log-probabilities", call, computes=True)
 
     async def write_weights(self, path: Path) -> WrittenWeights:
-        return await self._retry_until_success("writes its weights", methodcaller("write_weights", path))
+        return await self._retry_until_success("writes its weights", partial(self._learner.write_weights, path))
 
     async def export(self, folder: Path) -> None:
-        await self._retry_until_success("writes its policy", methodcaller("export", folder))
+        await self._retry_until_success("writes its policy", partial(self._learner.export, folder))
 
     async def save(self, folder: Path) -> None:
-        async def save_anew(learner: Learner) -> None:
+        async def save() -> None:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # the files of a lost rank
-            await learner.save(folder)
+            await self._learner.save(folder)
 
-        await self._retry_until_success("saves its checkpoint", save_anew)
+        await self._retry_until_success("saves its checkpoint", save)
         self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
     async def wait_until_written(self) -> bool:
@@ -162,19 +155,13 @@ class RestartingLearner:
 
     async def load(self, folder: Path) -> None:
         self.saved(folder)
-        await self._retry_until_success("loads its checkpoint", methodcaller("load", folder))
+        await self._retry_until_success("loads its checkpoint", partial(self._learner.load, folder))
 
     async def leave_gpus(self) -> None:
         """With time sharing, give the GPUs to the engines until the next call that needs them."""
         if self._turns.taken and self._turns.are_learners:
-            await self._retry_until_success("moves its states to main memory", methodcaller("offload_states"))
+            await self._retry_until_success("moves its states to main memory", self._learner.offload_states)
             self._turns.give()
-
-    async def _take_gpus(self) -> None:
-        """Begin the learner's turn, unless it has begun already."""
-        if self._turns.taken and not self._turns.are_learners:
-            await wait_with_status(self._turns.take(), "the learner waits until all engines have left its GPUs")
-            await self._watch("brings its states to its GPUs", methodcaller("reload_states"))
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of the `seconds` since the last call, and reset the counts.
@@ -186,33 +173,31 @@ class RestartingLearner:
         self._restarts, self._computed = 0, 0.0
         return figures
 
-    async def _computing(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        """Make a call and count its time as computing; `doing` completes "the learner ..." in a log line."""
+    @contextlib.asynccontextmanager
+    async def _attempt(self) -> AsyncIterator[None]:
+        """Begin the learner's turn, unless it has begun already; restore the learner if ranks are lost in the block."""
+        if self._turns.taken and not self._turns.are_learners:
+            await wait_with_status(self._turns.take(), "the learner waits until all engines have left its GPUs")
+            async with self._attempt():  # new ranks have their states on the GPUs
+                await self._watch("brings its states to its GPUs", self._learner.reload_states())
+        try:
+            yield
+        except LearnerLostError as error:
+            await self._restore(error)
 
-        async def timed(learner: Learner) -> T:
-            started = asyncio.get_running_loop().time()
-            result = await call(learner)
-            self._computed += asyncio.get_running_loop().time() - started
-            return result
-
-        return await self._retry_until_success(doing, timed)
-
-    async def _retry_until_success(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        """Make a call; after each loss of ranks, restore the learner and repeat the call."""
+    async def _retry_until_success(self, doing: str, call: Callable[[], Awaitable[T]], *, computes: bool = False) -> T:
+        """Make a call, and repeat it after each loss of ranks. `step` contains this loop itself, to be easy to read."""
         while True:
-            try:
-                await self._take_gpus()
-                return await self._watch(doing, call)
-            except LearnerLostError as error:
-                await self._restore(error)
+            async with self._attempt():
+                return await self._watch(doing, call(), computes=computes)
 
-    async def _watch(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
-        return await wait_within(
-            call(self._learner),
-            f"the controller waits while the learner {doing}",
-            self._limit,
-            error=LearnerLostError,
-        )
+    async def _watch(self, doing: str, call: Awaitable[T], *, computes: bool = False) -> T:
+        """Await a call; `doing` completes "the learner ..." in a log line. With `computes`, its time is counted."""
+        started, waiting = asyncio.get_running_loop().time(), f"the controller waits while the learner {doing}"
+        result = await wait_within(call, waiting, self._limit, error=LearnerLostError)
+        if computes:
+            self._computed += asyncio.get_running_loop().time() - started
+        return result
 
     async def _restore(self, reason: LearnerLostError | NotFiniteError) -> None:
         """Replace the ranks by new ranks, with the state of the old ranks before `reason`.
@@ -234,9 +219,9 @@ class RestartingLearner:
             try:
                 await self._learner.restart()
                 if folder:
-                    await self._watch("loads its checkpoint", methodcaller("load", folder))
-                for number, step in enumerate(steps, 1):
-                    await self._watch(f"takes step {number} of {len(steps)} again", step.take)
+                    await self._watch("loads its checkpoint", self._learner.load(folder))
+                for number, take in enumerate(steps, 1):
+                    await self._watch(f"takes step {number} of {len(steps)} again", take())
             except LearnerLostError as error:
                 reason = error
             else:

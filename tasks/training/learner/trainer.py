@@ -98,7 +98,7 @@ class Trainer:
             checkpoint_every_n_layers=options.checkpoint_every_n_layers,
             offload_activations=options.offload_activations,
             lora=config.lora,
-            fused=options.liger is not False,
+            fused=options.liger is not False and torch.cuda.is_available(),
             replays_routes=config.routing_replay,
         )
         check_kernels(self.policy, options)
@@ -136,7 +136,16 @@ class Trainer:
             learning_rate: learning rate of this step.
         """
         started = time.perf_counter()
-        reports = [self._accumulate(batch, denominator) for batch in micro_batches]
+        parts, entropies, logprobs = [], [], []
+        for batch in micro_batches:
+            inputs, entropy = self._pass_forward(batch, denominator)
+            output = policy_loss(inputs, self._config.objective, self._own_loss)
+            self.engine.backward(output.loss * self._ranks)
+            parts.append({name: float(value) for name, value in output.metrics.items()})
+            entropies.append(float(entropy.sum()))
+            if batch.returned is not None:
+                logprobs.append(inputs.old_logprobs.float().cpu().numpy()[batch.returned])
+            del inputs, entropy, output  # the next forward pass may need their memory
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self._files.wait()
@@ -144,55 +153,33 @@ class Trainer:
         kl, moving = self._config.objective.kl, self._find_moving_reference()
         if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:
             moving.follow(self.policy, kl.sync_alpha)
-        return RankReport(
-            parts=[part for part, _, _ in reports],
-            entropy_sum=sum(entropy for _, entropy, _ in reports),
-            grad_norm=float(self.engine.get_global_grad_norm() or 0.0),
-            seconds=time.perf_counter() - started,
-            gpu=self._gpu(),
-            logprobs=[logprobs for _, _, logprobs in reports if logprobs is not None],
-        )
+        norm = float(self.engine.get_global_grad_norm() or 0.0)
+        return RankReport(parts, sum(entropies), norm, time.perf_counter() - started, self._gpu(), logprobs)
 
     def _gpu(self) -> str:
         """Return the name of this rank's GPU, or "" without a GPU and in float32, which has a different peak."""
-        return (
-            ""
-            if self.policy.model.dtype == torch.float32 or not torch.cuda.is_available()
-            else torch.cuda.get_device_name()
-        )
+        has_peak = self.policy.model.dtype != torch.float32 and torch.cuda.is_available()
+        return torch.cuda.get_device_name() if has_peak else ""
 
-    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float, Floats | None]:
-        """Add a micro-batch's gradient to the engine's.
-
-        Returns:
-            The metric sums of the micro-batch, the sum of its entropy in nats, and the log-probabilities of the tokens
-            that are returned, or None without such tokens.
-        """
+    def _pass_forward(self, batch: MicroBatch, denominator: float) -> tuple[LossInputs, Tensor]:
+        """Return a micro-batch after the forward passes, for the loss, and its entropy, nats, `[1, N]`."""
         kl = self._config.objective.kl
         row = self.row(batch)
         logprobs, entropy = self._forward(batch, row)
-        # With a single update per batch, this forward pass uses the weights of pi_old.
-        old = logprobs.detach() if batch.old_logprobs is None else self._to_device(batch.old_logprobs)
-        output = policy_loss(
-            LossInputs(
-                logprobs=logprobs,
-                old_logprobs=old,
-                rollout_logprobs=self._to_device(batch.rollout_logprobs),
-                advantages=self._to_device(batch.advantages),
-                mask=row["mask"],
-                entropy=entropy,
-                ref_logprobs=self.reference.logprobs(**row) if self.reference and kl.in_loss else None,
-                denominator=denominator,
-                sequence_ids=self._to_device(batch.sequence_ids),
-                sample_tokens=self._to_device(batch.sample_tokens),
-            ),
-            self._config.objective,
-            self._own_loss,
+        inputs = LossInputs(
+            logprobs=logprobs,
+            # With a single update per batch, this forward pass uses the weights of pi_old.
+            old_logprobs=logprobs.detach() if batch.old_logprobs is None else self._to_device(batch.old_logprobs),
+            rollout_logprobs=self._to_device(batch.rollout_logprobs),
+            advantages=self._to_device(batch.advantages),
+            mask=row["mask"],
+            entropy=entropy,
+            ref_logprobs=self.reference.logprobs(**row) if self.reference and kl.in_loss else None,
+            denominator=denominator,
+            sequence_ids=self._to_device(batch.sequence_ids),
+            sample_tokens=self._to_device(batch.sample_tokens),
         )
-        self.engine.backward(output.loss * self._ranks)
-        metrics = {name: float(value) for name, value in output.metrics.items()}
-        returned = None if batch.returned is None else old.float().cpu().numpy()[batch.returned]
-        return metrics, float(entropy.sum()), returned
+        return inputs, entropy
 
     def logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the current policy, nats, `[N]` for each micro-batch. Collective."""
@@ -401,15 +388,6 @@ class Trainer:
         """
         assert self._upload is not None
         return self._upload.result() if self._upload.done() else None
-
-    def fetch(self, upload: Upload, folder: str, files: dict[str, StoredFile]) -> None:
-        """Download files of an upload into a folder of this node, for `load`.
-
-        Raises:
-            DamagedError: a file is missing on the storage, or differs from what was uploaded.
-            StoreError: the storage does not answer.
-        """
-        upload.storage.fetch(upload.name, Path(folder), files)
 
     def load(self, folder: str) -> None:
         """Restore what `save` wrote. Collective.

@@ -52,18 +52,16 @@ class Rank:
     def __init__(self, number, node, cluster):
         self.number, self.node, self.cluster = number, node, cluster
         self.state, self.fetches, self.full = "initial", [], False
-        self.once = self.location = self.address = self.is_written = self.uploaded_files = None
-        for name in ("once", "location", "address", "is_written", "uploaded_files"):
+        for name in ("location", "address", "is_written", "uploaded_files"):
             setattr(self, name, Method(getattr(self, f"_{name}")))
+        for name in ("setup", "save", "fetch", "export", "load"):
+            setattr(self, name, Numbered(getattr(self, f"_{name}")))
 
     def _location(self):
         return self.node, ""
 
     def _address(self):
         return "", 0
-
-    def _once(self, _number, method, *arguments):
-        return getattr(self, f"_{method}")(*arguments)
 
     def _setup(self, _rank, _ranks, _address):
         return RowOptions(share_prompts=False, alone=False, cost=TOKENS)
@@ -117,6 +115,13 @@ class Method:
         self._call = call
 
     async def remote(self, *arguments):
+        return self._call(*arguments)
+
+
+class Numbered(Method):
+    """A method whose first argument is the number of the call."""
+
+    async def remote(self, _number, *arguments):
         return self._call(*arguments)
 
 

@@ -39,7 +39,7 @@ def raising(error):
 
 def in_a_rank(error):
     """As Ray hands over what a rank's own code raised."""
-    return ray.exceptions.RayTaskError("once", f"Traceback ... {error}", error).as_instanceof_cause()
+    return ray.exceptions.RayTaskError("step", f"Traceback ... {error}", error).as_instanceof_cause()
 
 
 def learner(*answers):
@@ -108,13 +108,13 @@ def test_ranks_are_numbered_by_node_and_gpu_when_their_nodes_have_the_model():
         """A handle of a rank on a node and a GPU, which answers with its location and notes the number it is given."""
 
         def __init__(self, location):
-            self.location = self.address = self.once = self
+            self.location = self.address = self.setup = self
             self._location = location
 
         async def remote(self, *arguments):
             if arguments:
                 assert prepared == [{"a", "b"}]
-                numbers[self._location] = arguments[2]
+                numbers[self._location] = arguments[1]
             return self._location
 
     locations = [("b", "9"), ("a", "10"), ("b", "0"), ("a", "2")]

@@ -7,6 +7,7 @@ import asyncio
 import math
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -614,12 +615,16 @@ class AnswersLost:
     """A rank's handle whose first answer to every call is lost, so that the call comes again."""
 
     def __init__(self, handle):
-        self.once = self
         self._handle = handle
 
-    def remote(self, *arguments):
-        self._handle.once.remote(*arguments)
-        return self._handle.once.remote(*arguments)
+    def __getattr__(self, name):
+        method = getattr(self._handle, name)
+
+        def twice(*arguments):
+            method.remote(*arguments)
+            return method.remote(*arguments)
+
+        return SimpleNamespace(remote=twice)
 
 
 @pytest.mark.complete

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.training.learner.rank import MARGIN, compute_memory_share, group_timeout
+from tasks.training.learner.rank import MARGIN, LearnerRank, compute_memory_share, group_timeout
 from tasks.training.options.run import TrainingConfig
 
 JOINED = """
@@ -23,6 +23,35 @@ with socket.create_server(("127.0.0.1", 0)) as free:
 LearnerRank(TrainingConfig(stall_seconds=7200), "")._join(0, 1, ("127.0.0.1", port))
 print(torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds())
 """
+
+
+class CountingTrainer:
+    """Notes its calls; the result of a step is their number."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            if name == "load":
+                raise RuntimeError(f"call {len(self.calls)} finds no checkpoint")
+            return len(self.calls)
+
+        return call
+
+
+def test_a_call_that_ray_repeats_has_one_effect_and_one_answer():
+    rank = LearnerRank(TrainingConfig(), "")
+    rank.trainer = CountingTrainer()
+    assert [rank.step(0, ["row"], 2.0, 0.1) for _ in range(3)] == [1, 1, 1]
+    assert rank.step(1, ["row"], 2.0, 0.1) == 2
+    assert [rank.write_weights(2, "weights") for _ in range(2)] == [3, 3]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="call 4 finds no checkpoint"):
+            rank.load(3, "folder")
+    step = ("step", ["row"], 2.0, 0.1)
+    assert rank.trainer.calls == [step, step, ("write_weights", "weights"), ("load", "folder")]
 
 
 def test_a_collective_call_may_take_longer_than_the_controller_waits():

@@ -43,7 +43,7 @@ def family(tmp_path_factory):
 
 
 def on_all(learner, method, *arguments):
-    return asyncio.run(learner._all(lambda handle, _: getattr(handle, method).remote(*arguments)))
+    return asyncio.run(learner._all([getattr(rank, method).remote(*arguments) for rank in learner._ranks]))
 
 
 def test_no_rank_ever_holds_the_model_whole(learner, family):

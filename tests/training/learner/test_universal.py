@@ -41,7 +41,7 @@ def save(trainer, folder):
 
 def state(trainer):
     """Everything that the ranks hold together, by name."""
-    [first, *_] = asyncio.run(trainer._all(lambda handle, _: handle.whole_state.remote()))
+    [first, *_] = asyncio.run(trainer._all([rank.whole_state.remote() for rank in trainer._ranks]))
     return first
 
 
