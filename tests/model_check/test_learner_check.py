@@ -68,7 +68,7 @@ class PlainHead(LogitsShape):
     """The function of a head that scales and bounds nothing, whatever the configuration."""
 
     @classmethod
-    def of(cls, config):
+    def from_config(cls, config):
         return cls()
 
 

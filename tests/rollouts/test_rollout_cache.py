@@ -75,7 +75,7 @@ def pool():
 def draw(tiny_model, tmp_path, pool, monkeypatch):
     """Samples and judges into one place, and returns all rollouts."""
     for module in ("sampling_loop", "judging"):
-        monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
+        monkeypatch.setattr(f"tasks.rollouts.{module}.open_pool", lambda *_: nullcontext(pool))
 
     def drawn(prompts=PROMPTS, sampling=SAMPLING, judged_by=JUDGED_BY, engine=ENGINE, **options):
         cache = cache_in(tmp_path, judged_by, sampling, engine)

@@ -19,7 +19,7 @@ def test_the_default_is_the_olmo_rl_objective():
 
 def test_parsing_a_config_loads_no_torch():
     code = (
-        "import sys; from tasks.training.objective import ObjectiveConfig; ObjectiveConfig();"
+        "import sys; from tasks.training.options.objective import ObjectiveConfig; ObjectiveConfig();"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
