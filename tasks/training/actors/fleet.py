@@ -177,7 +177,7 @@ class Fleet:
             self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
         except Exception as error:  # a lost actor or a bug: `_serve` raises it, and `_fill` distinguishes them
-            # the sample stays in `running`, from which `_empty` returns it to the window
+            # the sample stays in `running`: `_empty` returns it to the window
             slot.fail(actor, error)
             return
         else:
