@@ -23,7 +23,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
 WORDS = 2**16
 """Number of words whose hashes are kept for the next batch."""
 SPARE_BITS = 6
-"""Bits of the table of `match_hashes`, in addition to the bits of the number of known hashes: 1 bit in 64 is set."""
+"""Bits of the table in `match_hashes`, in addition to the bits of the hashes' number: one in 64 others is marked."""
 MOST_BITS = 24
 """Maximum number of bits of that table, which then has 16 MiB."""
 KEY_BYTES = 16
@@ -109,10 +109,9 @@ def normalize(texts: pa.Array) -> pa.Array:
 
 
 def extract_units_and_blocks(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the units and indentations of texts, which tell texts with the same words apart.
+    """Return what tells texts apart that only differ in case or white space, and which texts have it.
 
-    The texts' keys ignore case and white space, which matter in units after a number (mW and MW) and in blocks of
-    code. The first array contains one text for each text that has such marks, and the second is true for these texts.
+    This is the case of units after a number, and the depth of each line if the text has blocks of code.
     """
     may_have = pc.match_substring_regex(texts, _HAS_MARKS).to_numpy(zero_copy_only=False)
     marks = [
@@ -125,7 +124,7 @@ def extract_units_and_blocks(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _measure_depths(text: str) -> str:
-    """Return how many blocks of code each line is in, as digits. Indentations may have any width."""
+    """Return the depth of each line in blocks of code, whatever the width of an indentation."""
     if not re.search(_BLOCK, text):
         return ""
     widths = [0]
@@ -182,10 +181,7 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
 
 
 def _compute_polynomials(values: Hashes, n: int) -> Hashes:
-    """Return a polynomial hash of each n consecutive values: powers of `_MULTIPLIER` times values, modulo 2**64.
-
-    The power of the last value is 0, so that its coefficient is 1.
-    """
+    """Return for each n values in a row the sum of each times a power of `_MULTIPLIER`, of the last times 1."""
     sums, length = values.copy(), 1
     for bit in bin(n)[3:]:  # doubles the length, as in exponentiation by squaring
         power = np.uint64(pow(int(_MULTIPLIER), length, 2**64))
@@ -259,7 +255,7 @@ def _split(texts: pa.Array) -> tuple[pa.StringArray, Offsets]:
 
 
 def _replace_separators(texts: pa.Array) -> pa.Array:
-    """Replace everything that is not part of a word with spaces, in texts in lower case."""
+    """Return the texts, which are in lower case, with spaces in the place of everything that is not part of a word."""
     has_others = pc.invert(pc.string_is_ascii(texts))
     others = pc.replace_substring_regex(texts.filter(has_others), _ALONE, r" \1 ")
     others = pc.replace_substring_regex(others, _NOT_WORDS, " ")
@@ -267,7 +263,7 @@ def _replace_separators(texts: pa.Array) -> pa.Array:
 
 
 def _replace_bytes(texts: pa.StringArray, table: bytes) -> pa.StringArray:
-    """Replace each byte of the texts with its entry in `table`, which is much faster than a regular expression."""
+    """Return the texts with other bytes, by `table`. This is much faster than a regular expression."""
     _, offsets, letters = texts.buffers()
     if letters is None:
         return texts
