@@ -321,104 +321,11 @@ def describe_lack_without_gpus(config: TrainingConfig, nodes: list[Node], engine
     return ""
 
 
-class SharedPlacement:
-    """The placement group of one run whose ranks and engines share GPUs, on one node or several.
+class PlacementGroups:
+    """The placement groups of one run. Ray waits for the resources of each."""
 
-    Attributes:
-        gpus: the fraction of a GPU that a rank or an engine requests from Ray.
-    """
-
-    gpus = 0.5
-
-    def __init__(self, config: TrainingConfig) -> None:
-        from ray.util import placement_group
-
-        self._config = config
-        self._nodes = list_cluster_nodes()
-        bundle = limit_to_group(make_shared_bundle(config), LEARNER, self._nodes)
-        # PACK prefers few nodes, but takes several if no node has room for all
-        self._group = placement_group([bundle] * config.learner.ranks, "PACK")
-        self._judge: PlacementGroup | None = None
-
-    def of(self, index: int) -> Any:
-        """Return Ray's scheduling strategy for engine `index` and for the rank that is created after `index` others."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        return PlacementGroupSchedulingStrategy(self._group, index)
-
-    def choose_judge_strategy(self, gpus: int) -> Any:
-        """Return Ray's scheduling strategy for the process of a judge on several nodes, with GPUs that are not shared.
-
-        These GPUs are requested after the ranks' GPUs. The cluster was checked to have both.
-        """
-        from ray.util import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        group = _plan_of_shared(self._config, self._nodes, gpus).judge or ACTORS
-        self._judge = placement_group([limit_to_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK")
-        return PlacementGroupSchedulingStrategy(self._judge, 0)
-
-    def shutdown(self) -> None:
-        """Remove the placement groups."""
-        from ray.util import remove_placement_group
-
-        for group in (self._group, self._judge):
-            if group is not None:
-                remove_placement_group(group)
-
-
-class Placement:
-    """The placement groups of one run on a cluster of several nodes with GPUs."""
-
-    def __init__(self, config: TrainingConfig) -> None:
-        self._config = config
-        self._nodes = list_cluster_nodes()
-        self._ranks = plan(config, self._nodes).ranks
+    def __init__(self) -> None:
         self._groups: set[PlacementGroup] = set()
-        self._learner: PlacementGroup | None = None
-        self.learner_runs = asyncio.Event()
-        self.learner_waits = asyncio.Event()
-
-    def choose_rank_strategy(self, created: int) -> Any:
-        """Return Ray's scheduling strategy for the rank that is created after `created` others."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        # all bundles except the last have as many ranks as the first
-        return PlacementGroupSchedulingStrategy(self._ensure_learner_group(), created // self._ranks[0])
-
-    def _ensure_learner_group(self) -> PlacementGroup:
-        if self._learner is None:
-            learner = self._config.learner
-            bundles = [limit_to_group(make_rank_bundle(learner, ranks), LEARNER, self._nodes) for ranks in self._ranks]
-            self._learner = self.reserve(bundles, "STRICT_SPREAD")
-        return self._learner
-
-    def choose_judge_strategy(self, gpus: int) -> Any:
-        """Return Ray's scheduling strategy for the process of a judge, which gets its GPUs after the learner."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        # Ray gets the request of the learner first, so that the judge takes no GPUs that ranks need
-        self._ensure_learner_group()
-        group = plan(self._config, self._nodes, gpus).judge or ACTORS
-        bundle = limit_to_group(judge_bundle(gpus), group, self._nodes)
-        return PlacementGroupSchedulingStrategy(self.reserve([bundle], "STRICT_PACK"), 0)
-
-    @contextlib.contextmanager
-    def keep_gpus_for_learner(self) -> Iterator[None]:
-        """Keep GPUs from waiting engines within the block, in which all ranks get their GPUs.
-
-        If the block raises, engines have to wait until the block is entered again for the next ranks.
-        """
-        self.learner_runs.clear()
-        self.learner_waits.set()
-        # no `finally`: after an error the ranks still wait, and engines may not take the GPUs meanwhile
-        yield
-        self.learner_waits.clear()
-        self.learner_runs.set()
-
-    def engine(self) -> EngineReservation:
-        """Return a reservation of GPUs and CPUs for a new engine. They are requested by its `wait_until_granted`."""
-        return EngineReservation(self, limit_to_group(make_engine_bundle(self._config.actors), ACTORS, self._nodes))
 
     def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
         """Create a placement group, and return it at once. Ray reserves its resources when they are free."""
@@ -440,6 +347,92 @@ class Placement:
         # a copy, because `release` changes the set
         for group in list(self._groups):
             self.release(group)
+
+
+def make_strategy(group: PlacementGroup, bundle: int = 0) -> Any:
+    """Return Ray's scheduling strategy for a process in a bundle of a placement group."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return PlacementGroupSchedulingStrategy(group, bundle)
+
+
+class SharedPlacement(PlacementGroups):
+    """The placement group of one run whose ranks and engines share GPUs, on one node or several.
+
+    Attributes:
+        gpus: the fraction of a GPU that a rank or an engine requests from Ray.
+    """
+
+    gpus = 0.5
+
+    def __init__(self, config: TrainingConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._nodes = list_cluster_nodes()
+        bundle = limit_to_group(make_shared_bundle(config), LEARNER, self._nodes)
+        # PACK prefers few nodes, but takes several if no node has room for all
+        self._group = self.reserve([bundle] * config.learner.ranks, "PACK")
+
+    def of(self, index: int) -> Any:
+        """Return Ray's scheduling strategy for engine `index` and for the rank that is created after `index` others."""
+        return make_strategy(self._group, index)
+
+    def choose_judge_strategy(self, gpus: int) -> Any:
+        """Return Ray's scheduling strategy for the process of a judge on several nodes, with GPUs that are not shared.
+
+        These GPUs are requested after the ranks' GPUs. The cluster was checked to have both.
+        """
+        group = _plan_of_shared(self._config, self._nodes, gpus).judge or ACTORS
+        return make_strategy(self.reserve([limit_to_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK"))
+
+
+class Placement(PlacementGroups):
+    """The placement groups of one run on a cluster of several nodes with GPUs."""
+
+    def __init__(self, config: TrainingConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._nodes = list_cluster_nodes()
+        self._ranks = plan(config, self._nodes).ranks
+        self._learner: PlacementGroup | None = None
+        self.learner_runs = asyncio.Event()
+        self.learner_waits = asyncio.Event()
+
+    def choose_rank_strategy(self, created: int) -> Any:
+        """Return Ray's scheduling strategy for the rank that is created after `created` others."""
+        # all bundles except the last have as many ranks as the first
+        return make_strategy(self._ensure_learner_group(), created // self._ranks[0])
+
+    def _ensure_learner_group(self) -> PlacementGroup:
+        if self._learner is None:
+            learner = self._config.learner
+            bundles = [limit_to_group(make_rank_bundle(learner, ranks), LEARNER, self._nodes) for ranks in self._ranks]
+            self._learner = self.reserve(bundles, "STRICT_SPREAD")
+        return self._learner
+
+    def choose_judge_strategy(self, gpus: int) -> Any:
+        """Return Ray's scheduling strategy for the process of a judge, which gets its GPUs after the learner."""
+        # Ray gets the request of the learner first, so that the judge takes no GPUs that ranks need
+        self._ensure_learner_group()
+        group = plan(self._config, self._nodes, gpus).judge or ACTORS
+        return make_strategy(self.reserve([limit_to_group(judge_bundle(gpus), group, self._nodes)], "STRICT_PACK"))
+
+    @contextlib.contextmanager
+    def keep_gpus_for_learner(self) -> Iterator[None]:
+        """Keep GPUs from waiting engines within the block, in which all ranks get their GPUs.
+
+        If the block raises, engines have to wait until the block is entered again for the next ranks.
+        """
+        self.learner_runs.clear()
+        self.learner_waits.set()
+        # no `finally`: after an error the ranks still wait, and engines may not take the GPUs meanwhile
+        yield
+        self.learner_waits.clear()
+        self.learner_runs.set()
+
+    def engine(self) -> EngineReservation:
+        """Return a reservation of GPUs and CPUs for a new engine. They are requested by its `wait_until_granted`."""
+        return EngineReservation(self, limit_to_group(make_engine_bundle(self._config.actors), ACTORS, self._nodes))
 
 
 class EngineReservation:
@@ -471,10 +464,8 @@ class EngineReservation:
     @property
     def strategy(self) -> Any:
         """Ray's scheduling strategy for the actor of the engine."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         assert self._group is not None, "wait_until_granted() has returned"
-        return PlacementGroupSchedulingStrategy(self._group, 0)
+        return make_strategy(self._group)
 
     def release(self) -> None:
         """Free the resources, or withdraw the request for them."""

@@ -30,10 +30,10 @@ from tasks.machine.groups import ACTORS, LEARNER, are_grouped
 from tasks.machine.memory_limit import find_shortage
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import Machine, read_ray_resources
+from tasks.storage.uploads import Uploads
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
 from tasks.training.actors.rewards import RayJudge, RewardProcess
 from tasks.training.groups.group import Prompt
-from tasks.training.learner.checkpoint_shards import ShardStorage
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.rank_files import RankFiles
@@ -112,11 +112,6 @@ def verifiers_of_prompts(prompts: list[Prompt]) -> set[str]:
     return {name for prompt in prompts for name in collect_verifiers(prompt.verifier, prompt.ground_truth)}
 
 
-def count_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
-    """Return the number of GPUs that the judge and reward models of a run need if its nodes have GPUs, or 0 if none."""
-    return verifiers.gpus(names)
-
-
 class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
 
@@ -138,7 +133,7 @@ class RunProcesses:
         folder: Path,
         begins_at: int,
         where: str | RelayNodes,
-        storage: ShardStorage | None = None,
+        storage: Uploads | None = None,
     ) -> None:
         """Prepare to create actors.
 
@@ -222,16 +217,7 @@ class RunProcesses:
                 enable_task_events=False,
                 scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
-            return self._keep(
-                remote.remote(
-                    self._model,
-                    options,
-                    self._config.lora,
-                    takes_turns=self._config.takes_turns,
-                    returns_routes=self._config.routing_replay,
-                    head_dtype=self._config.head_dtype,
-                )
-            )
+            return self._keep(remote.remote(self._config.model_copy(update={"actors": options}), self._model))
 
         prepare = self._relays.prepare if self._relays else None
         return RayActor(
@@ -279,7 +265,7 @@ class RunProcesses:
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process. Ray replaces the process when it dies, and repeats lost calls."""
         config, names = self._config, verifiers_of_prompts(prompts)
-        gpus = count_judge_gpus(verifiers, names) if self._gpus else 0
+        gpus = verifiers.gpus(names) if self._gpus else 0
         rewards, where, reserved = config.rewards, self._judge_where, 0.0
         placement = self._placement or (self._shared if self._relays else None)
         if placement and gpus:

@@ -24,9 +24,10 @@ import numpy as np
 from tasks.cluster.nodes import NotSharedError, list_living_nodes
 from tasks.failures import MistakeError, one_line
 from tasks.machine.memory_limit import MemoryLimit, Reading
-from tasks.storage.durable import PARTIAL
+from tasks.storage.durable import PARTIAL, remove
 from tasks.training.actors.broadcast import PIECE_BYTES, Contents, Piece, RelayError, Spread
 from tasks.training.actors.weights import SHARED_MEMORY, make_locked_folder, remove_abandoned
+from tasks.training.runtime.ray_calls import result_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,10 +118,7 @@ class RelayProcess:
     def remove(self, path: str) -> None:
         """Remove the file or folder, and its unfinished version."""
         for item in (Path(path), Path(path + PARTIAL)):
-            if item.is_dir():
-                shutil.rmtree(item)
-            else:
-                item.unlink(missing_ok=True)
+            remove(item)
 
     def keep_only(self, folder: str, names: Collection[str]) -> None:
         """Remove every file and folder from a folder except these names."""
@@ -185,10 +183,7 @@ class RayRelay:
         import ray
 
         try:
-            return await reference
-        except asyncio.CancelledError:
-            ray.cancel(reference)  # it would wait for a piece that may never come
-            raise
+            return await result_of(reference)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, OSError | ray.exceptions.RayError):  # a `RayError` is about the object to write
                 raise RelayError(f"node {self.name}: {one_line(error.cause)}") from error

@@ -125,7 +125,9 @@ def measure_reduction(ranks: int, gpus: bool) -> Reduction:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = choose_nodes(ranks, {node["NodeID"]: node["Resources"] for node in _list_living_nodes()}, gpus=gpus)
+    from tasks.cluster.nodes import list_living_nodes
+
+    nodes = choose_nodes(ranks, {node["NodeID"]: node["Resources"] for node in list_living_nodes()}, gpus=gpus)
     remote: Any = ray.remote(ReducingRank)
     actors = [
         remote.options(
@@ -202,9 +204,3 @@ def check_network(findings: Findings, measured: Reduction, nodes: Sequence[NodeF
             f"An all-reduce over {where} moves {bandwidth / 1e9:.2f} GB/s a rank{by}, less than "
             f"{LEAST_BANDWIDTH / 1e9:g}: the learner would mostly wait."
         )
-
-
-def _list_living_nodes() -> list[dict[str, Any]]:
-    from tasks.cluster.nodes import list_living_nodes
-
-    return list_living_nodes()

@@ -6,7 +6,6 @@ each node:   facts() ──► NodeFacts ─┴─► check_images, check_gpus, 
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -24,6 +23,7 @@ from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.gpus import DRIVERS, read_driver_version
 from tasks.machine.image import ImageError, check_image
+from tasks.machine.packages import installed_version
 from tasks.storage.locations import resolve_folder
 from tasks.training.sizing.pod_sizes import GIB, VERSIONS
 
@@ -277,10 +277,5 @@ def _count(nodes: Sequence[NodeFacts]) -> str:
     return f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
 
 
-def _find_version(distribution: str) -> str:
-    for name in (distribution, f"{distribution}-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+def _find_version(distribution: str) -> str | None:
+    return installed_version(distribution) or installed_version(f"{distribution}-cpu")

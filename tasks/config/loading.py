@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from tasks.config.descriptions import read_from_syntax_trees
 from tasks.config.fields import YAML, find_models, has_an_order, list_tags, replace_modules, replace_paths, sort_keys
 from tasks.config.module_names import resolve_module_name
+from tasks.config.nested_values import changed
 from tasks.config.option_names import compute_similarities, make_option_hint
 from tasks.config.yaml_text import YamlError, parse_yaml
 from tasks.failures import MistakeError
@@ -162,11 +163,7 @@ def result_options(value: Any) -> Any:
             for name in fields
             if is_in_keys(fields[name])
         }
-    if isinstance(value, dict):
-        return {key: result_options(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [result_options(item) for item in value]
-    return value
+    return changed(value, lambda leaf: result_options(leaf) if isinstance(leaf, BaseModel) else leaf)
 
 
 def _keep_order(field: FieldInfo, value: Any) -> Any:
@@ -187,11 +184,7 @@ def non_default_options(value: Any) -> Any:
             for name, field in fields.items()
             if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
         }
-    if isinstance(value, dict):
-        return {key: non_default_options(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [non_default_options(item) for item in value]
-    return value
+    return changed(value, lambda leaf: non_default_options(leaf) if isinstance(leaf, BaseModel) else leaf)
 
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from tasks.config.nested_values import leaves
+
 SIMILAR = 0.75
 """Smallest similarity of a key to the name of a nested option that is suggested, a ratio of difflib's."""
 MOST = 3
@@ -129,7 +131,7 @@ def make_option_hint(key: str, value: Any, model: type[BaseModel], siblings: Map
     """
     options = list(dict.fromkeys(list_nested_options(model)))
     if isinstance(value, dict):
-        known = [f"{name} is {ELSEWHERE[name]}" for name in _list_leaves(value, key) if ELSEWHERE.get(name) in options]
+        known = [f"{name} is {ELSEWHERE[name]}" for name, _ in leaves(value, key) if ELSEWHERE.get(name) in options]
         return f" ({', '.join(known)} here)" if known else ""
     meant = [] if key in options else _find_meant(key, options, siblings)  # an option of another `kind`
     return f" (did you mean {' or '.join(map(repr, meant))}?)" if meant else ""
@@ -171,12 +173,3 @@ def _find_sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _find_sections(member)
     elif get_origin(annotation) is Annotated:
         yield from _find_sections(get_args(annotation)[0])
-
-
-def _list_leaves(value: Any, name: str) -> Iterator[str]:
-    """Yield the dotted names of the options in a section called `name`."""
-    if not isinstance(value, dict):
-        yield name
-        return
-    for key, item in value.items():
-        yield from _list_leaves(item, f"{name}.{key}")

@@ -14,13 +14,13 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tasks.environments.interface import Generate, Outcome, Prompt, Turn
 from tasks.environments.rerendering import Conversation, get_text
 from tasks.failures import one_line
+from tasks.machine.packages import installed_version
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -99,10 +99,8 @@ def _import_package() -> Any:
         import verifiers.v1 as vf
         from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: F401
     except ImportError as error:
-        try:
-            installed = f"version {version('verifiers')} is installed"
-        except PackageNotFoundError:
-            installed = "it is not installed"
+        version = installed_version("verifiers")
+        installed = f"version {version} is installed" if version else "it is not installed"
         raise RuntimeError(
             f"verifiers_package needs version {VERSION} of verifiers (pip install 'verifiers=={VERSION}.*'), "
             f"and {installed} ({one_line(error)})"

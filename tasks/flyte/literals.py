@@ -11,6 +11,7 @@ from google.protobuf.struct_pb2 import Struct
 from pydantic import ValidationError
 
 from tasks.config.loading import Config, SpecError, explain
+from tasks.config.nested_values import changed
 from tasks.failures import find_mistake, one_line
 
 _FAILED_INPUT = re.compile(r"Error converting input '(\w+)':")
@@ -28,15 +29,11 @@ def to_json_values(struct: Struct) -> dict[str, Any]:
 
     A `Struct` has no integers: 24 comes back as 24.0. An option that is a float takes an `int` as well.
     """
-    values: dict[str, Any] = _convert_whole_numbers(MessageToDict(struct))
+    values: dict[str, Any] = changed(MessageToDict(struct), _whole_number)
     return values
 
 
-def _convert_whole_numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _convert_whole_numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_convert_whole_numbers(item) for item in value]
+def _whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

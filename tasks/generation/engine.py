@@ -19,19 +19,19 @@ from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
 from tasks.generation.engine_variables import set_engine_variables
 from tasks.generation.interface import (
+    SAMPLES_ONLY,
     Completion,
     EngineError,
     EngineOptionsError,
     EngineStatistics,
+    EngineUse,
     RequestRefusedError,
     Routes,
-    ServedAdapter,
     VersionSpan,
     WeightsNotTakenError,
     WeightUpdate,
 )
 from tasks.machine.memory_limit import add_cause, watch
-from tasks.machine.precision import HeadDtype
 from tasks.machine.resources import has_gpu
 from tasks.storage.tensor_digest import Contents
 
@@ -72,16 +72,14 @@ class Engine:
         statistics: EngineStatistics,
         files: tempfile.TemporaryDirectory[str],
         output: EngineOutput,
-        *,
-        adapted: bool = False,
-        returns_routes: bool = False,
+        use: EngineUse,
     ) -> None:
         self._llm = llm
         self._files = files
         self._output = output
         self.statistics = statistics
-        self._adapted = adapted
-        self._returns_routes = returns_routes
+        self._adapted = use.adapter is not None
+        self._returns_routes = use.returns_routes
         self._adapter: LoRARequest | None = None
         self._requests = 0
         self._has_answered = False
@@ -91,28 +89,13 @@ class Engine:
         self.config = config
 
     @classmethod
-    async def start(
-        cls,
-        model: str | Path,
-        config: EngineConfig,
-        *,
-        updatable: bool = False,
-        adapter: ServedAdapter | None = None,
-        can_sleep: bool = False,
-        returns_routes: bool = False,
-        head_dtype: HeadDtype = "model",
-    ) -> Engine:
+    async def start(cls, model: str | Path, config: EngineConfig, use: EngineUse = SAMPLES_ONLY) -> Engine:
         """Load `model` and return when the engine accepts requests.
 
         Args:
             model: a Hugging Face model folder.
             config: options of the engine.
-            updatable: True if `update_weights` will be called.
-            adapter: Optional. The LoRA adapter that every request uses. `update_weights` then takes the adapter's
-                folder, and must be called before the first request.
-            can_sleep: True if `sleep` will be called.
-            returns_routes: True if responses have routes, which needs a GPU and a mixture of experts.
-            head_dtype: type of the logits.
+            use: what it is started for.
 
         Raises:
             EngineError: vLLM could not start. The message contains vLLM's reason.
@@ -123,17 +106,8 @@ class Engine:
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # files of its processes, which vLLM does not remove
         output = EngineOutput(Path(files.name) / "output.txt")
         with set_engine_variables(config, files.name), output.capture():
-            llm, statistics = load(
-                str(model),
-                config,
-                output,
-                updatable=updatable,
-                adapter=adapter,
-                can_sleep=can_sleep,
-                returns_routes=returns_routes,
-                head_dtype=head_dtype,
-            )
-        return cls(llm, config, statistics, files, output, adapted=adapter is not None, returns_routes=returns_routes)
+            llm, statistics = load(str(model), config, output, use)
+        return cls(llm, config, statistics, files, output, use)
 
     async def generate(
         self,
@@ -391,7 +365,7 @@ class Engine:
 @contextlib.asynccontextmanager
 async def run_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
     """Start an engine, and shut it down at the end of the block, also after an error."""
-    engine = await Engine.start(model, config, updatable=updatable)
+    engine = await Engine.start(model, config, EngineUse(updatable=updatable))
     try:
         yield engine
     finally:

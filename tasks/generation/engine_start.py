@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
-from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, ServedAdapter
+from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, EngineUse, ServedAdapter
 from tasks.machine import precision
 from tasks.machine.engine_errors import make_memory_error
 from tasks.machine.image import check_image_of_pod
@@ -25,17 +25,7 @@ REFUSALS_OF_ARGUMENTS = (*REFUSALS, TypeError, AttributeError, KeyError, Asserti
 """`REFUSALS`, and the errors that vLLM raises if an argument that is passed through has a value of a wrong type."""
 
 
-def load(
-    model: str,
-    config: EngineConfig,
-    output: EngineOutput,
-    *,
-    updatable: bool,
-    adapter: ServedAdapter | None,
-    can_sleep: bool,
-    returns_routes: bool = False,
-    head_dtype: precision.HeadDtype = "model",
-) -> tuple[AsyncLLM, EngineStatistics]:
+def load(model: str, config: EngineConfig, output: EngineOutput, use: EngineUse) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM, and return it with the statistics that it updates.
 
     Raises:
@@ -69,14 +59,14 @@ def load(
         # vLLM cannot rewind a request's CPU generator after a partial prefill, so seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
         options["kv_cache_memory_bytes"] = round(config.cpu_kv_cache_gib * 2**30)
-    if can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
+    if use.can_sleep and has_gpu():  # without a GPU a sleeping engine only pauses, for which vLLM needs no option
         options["enable_sleep_mode"] = True
-    options["enable_return_routed_experts"] = returns_routes
-    if head_dtype != "model":
-        options["hf_overrides"] = {"head_dtype": head_dtype}
-    if adapter is not None:
-        options |= _build_adapter_options(Path(model), adapter)
-    elif updatable:
+    options["enable_return_routed_experts"] = use.returns_routes
+    if use.head_dtype != "model":
+        options["hf_overrides"] = {"head_dtype": use.head_dtype}
+    if use.adapter is not None:
+        options |= _build_adapter_options(Path(model), use.adapter)
+    elif use.updatable:
         options |= _update_options()
     refusals = REFUSALS_OF_ARGUMENTS if config.vllm else REFUSALS
     try:

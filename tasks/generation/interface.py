@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import SamplingConfig
+from tasks.machine.precision import HeadDtype
 from tasks.storage.tensor_digest import Contents
 from tasks.verifiers.scores import FunctionFailure, Reward, Score
 
@@ -45,6 +46,30 @@ class ServedAdapter(NamedTuple):
     """Rank of the adapter."""
     layers: tuple[str, ...]
     """Names of the adapted linear layers, such as `q_proj`."""
+
+
+@dataclass(frozen=True)
+class EngineUse:
+    """The use of an engine, in addition to its options. By default, it only samples.
+
+    Attributes:
+        updatable: True if its weights will be replaced.
+        adapter: the LoRA adapter that every request uses. Optional. `update_weights` then takes the adapter's folder,
+            and must be called before the first request.
+        can_sleep: True if `sleep` will be called.
+        returns_routes: True if responses have routes, which needs a GPU and a mixture of experts.
+        head_dtype: type of the logits.
+    """
+
+    updatable: bool = False
+    adapter: ServedAdapter | None = None
+    can_sleep: bool = False
+    returns_routes: bool = False
+    head_dtype: HeadDtype = "model"
+
+
+SAMPLES_ONLY = EngineUse()
+"""The use of an engine whose weights stay the same."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,16 @@ class EpisodeEnd(NamedTuple):
     passed: bool = False
     error: str | None = None
     failure: FunctionFailure | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the end as plain values, for a table or as JSON."""
+        return {**self._asdict(), "failure": self.failure and self.failure._asdict()}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> EpisodeEnd:
+        """Return the end that `to_fields` has described."""
+        failure = FunctionFailure(**fields["failure"]) if fields["failure"] else None
+        return cls(**{**fields, "failure": failure})
 
     @property
     def may_pass(self) -> bool:

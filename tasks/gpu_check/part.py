@@ -10,8 +10,10 @@ import json
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from tasks.gpu_check.parts import PARTS
 from tasks.gpu_check.results import Findings, Number, Result, run_check
@@ -53,15 +55,9 @@ class PartTask:
         """File of what the processes of the part print."""
         return self.output / f"{self.part}.log"
 
-    def to_json(self) -> str:
-        """Return the task as JSON."""
-        return json.dumps(asdict(self), default=str)
 
-    @classmethod
-    def from_json(cls, text: str) -> PartTask:
-        """Return the task that `to_json` has written."""
-        task = cls(**json.loads(text))
-        return replace(task, folder=Path(task.folder), output=Path(task.output))
+TASK = TypeAdapter(PartTask)
+"""Writes a task as JSON, and reads it."""
 
 
 class Recorded(dict[str, Number]):
@@ -109,7 +105,7 @@ def main(text: str) -> None:
     from tasks.verifiers.process_limits import die_with_parent
 
     die_with_parent()
-    task = PartTask.from_json(text)
+    task = TASK.validate_json(text)
     faulthandler.dump_traceback_later(max(task.seconds - BEFORE_LIMIT, 1))
     silence_libraries()
     silence_progress_bars()

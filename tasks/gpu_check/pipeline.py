@@ -9,12 +9,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.gpu_check.results import Findings
 from tasks.gpu_check.small_run import prepare_run
 from tasks.storage.locations import OUTPUTS, RUNS, SANDBOX
+from tasks.tables.json_lines import read_json_lines
 
 if TYPE_CHECKING:
     from tasks.gpu_check.part import PartTask
@@ -55,14 +55,9 @@ def check_pipeline(findings: Findings, task: PartTask) -> None:
         for name in ("report.html", "metrics.jsonl", "summary.json"):
             shutil.copy(results / name, task.output / f"{task.part}-{name}")
         record_summary(findings, json.loads((results / "summary.json").read_text()))
-        record_steps(findings, read_metrics(results / "metrics.jsonl"), STEPS)
+        record_steps(findings, read_json_lines(results / "metrics.jsonl"), STEPS)
     else:
         findings.require(False, "The pipeline has written no report.")
-
-
-def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """Return the metrics of each step of a run."""
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def record_summary(findings: Findings, summary: dict[str, Any]) -> None:

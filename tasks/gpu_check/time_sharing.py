@@ -66,6 +66,7 @@ class TurnsCheck:
         if not importlib.util.find_spec("vllm"):
             raise SkippedError("vLLM: not installed, not checked.")
         from tasks.generation.engine import Engine
+        from tasks.generation.interface import EngineUse
 
         save_tokenizer(self._folder, self._sizes.model.vocabulary)
         config = self._learner.config(self._sizes.short_row, placement="time_shared")
@@ -77,7 +78,7 @@ class TurnsCheck:
         )
 
         async def check() -> None:
-            engine = await Engine.start(self._folder, options, updatable=True, can_sleep=True)
+            engine = await Engine.start(self._folder, options, EngineUse(updatable=True, can_sleep=True))
             try:
                 await self._take_turns(findings, config, engine)
             finally:

@@ -10,7 +10,6 @@ image         the name of the container image of the stage
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from pydantic import BaseModel
 from tasks.config.loading import result_options
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import json_digest
 
 
 def made_from(
@@ -36,7 +35,7 @@ def made_from(
     return {
         "inputs": dict(inputs),
         "spec": {name: _to_json(value) for name, value in spec.items()},
-        "spec_digest": hashlib.sha256(canonical_json(result_options(spec)).encode()).hexdigest(),
+        "spec_digest": json_digest(result_options(spec)),
         "seed": dict(seed) if isinstance(seed, Mapping) else seed,
         "code_version": code_digest(module),
         "image": image(),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from tasks.generation.engine import Engine
+from tasks.generation.interface import EngineUse
 from tasks.machine import precision
 from tasks.machine.progress import Begin, track_activity
 from tasks.machine.resources import has_gpu
@@ -110,7 +111,8 @@ async def _sample(
         await asyncio.sleep(0)  # the thread starts: the engine loads meanwhile
     adapter = describe_adapter(folder, options.lora) if options.lora else None
     begin("starting an engine")
-    engine = await Engine.start(folder, options.engine, updatable=True, adapter=adapter, head_dtype=options.head_dtype)
+    use = EngineUse(updatable=True, adapter=adapter, head_dtype=options.head_dtype)
+    engine = await Engine.start(folder, options.engine, use)
     try:
         await checking
         begin("sampling before and after a weight update")

@@ -133,8 +133,8 @@ def play(
         collaborators = Collaborators(
             make_actor,
             judge,
-            RestartingLearner(learner, config, turns),
             WeightStore(folder / "weights"),
+            RestartingLearner(learner, config, turns),
             ledger,
             metrics,
             Checkpoints(folder / "checkpoints"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 from tasks.records.run_state import RunState
 from tasks.records.saved_groups import SAVED_GROUPS
 from tasks.storage.durable import PARTIAL, sync
+from tasks.storage.uploads import parse_version
 from tasks.tables.parquet import write_table
 from tasks.training.learner.checkpoint_shards import KEEP
 from tasks.training.options.run import TrainingConfig
@@ -112,9 +113,9 @@ class Checkpoints:
         """
         await asyncio.to_thread(self._on_saved, checkpoint)
         complete = _list_complete(self._folder)
-        of_every = [path for path in complete if int(path.name.removeprefix("step_")) % self._every == 0]
-        for old in complete[:-KEEP]:
-            if old not in of_every[-1:]:
+        names = retained([path.name for path in complete], self._every)
+        for old in complete:
+            if old.name not in names:
                 await asyncio.to_thread(_delete, old)
         await self._delete_unneeded(superseded)
 
@@ -162,6 +163,17 @@ class Checkpoints:
         """Return the newest complete checkpoint in `folder`, which another process may be writing to."""
         complete = _list_complete(folder)
         return complete[-1] if complete else None
+
+
+def retained(names: Sequence[str], every: int) -> list[str]:
+    """Return which complete checkpoints are kept: the newest `KEEP`, and before them the newest of `every` steps.
+
+    Args:
+        names: names of checkpoints or of their uploads, oldest first.
+        every: number of steps.
+    """
+    of_every = [name for name in names if parse_version(name) % every == 0]
+    return [*of_every[-1:], *names[-KEEP:]]
 
 
 def _delete(checkpoint: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.config.loading import non_default_options, result_options
+from tasks.config.nested_values import leaves
 from tasks.lineage.code_digest import code_digest
 from tasks.records.run_state import FORMAT, SEED_ADVICE, OtherRunError, RunSetup, RunState
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import json_digest
 from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
@@ -43,7 +42,7 @@ def run_name(
     if config.optimizer.schedule == "constant":
         options.pop("steps", None)
     identity = [model, mixture, options, non_default_options(verifiers), *benchmarks]
-    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
+    return json_digest(identity)[:16]
 
 
 def run_setup(config: TrainingConfig) -> RunSetup:
@@ -57,19 +56,9 @@ def run_setup(config: TrainingConfig) -> RunSetup:
         ranks=config.learner.ranks,
         zero_stage=config.learner.zero_stage,
         dtype=config.learner.dtype,
-        options=_list_leaves(result_options(config)),
-        chosen=sorted(_list_leaves(non_default_options(config))),
+        options=dict(leaves(result_options(config))),
+        chosen=sorted(name for name, _ in leaves(non_default_options(config))),
     )
-
-
-def _list_leaves(options: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of nested options by dotted name."""
-    if not isinstance(options, dict):
-        return {path: options}
-    leaves: dict[str, Any] = {}
-    for name, value in options.items():
-        leaves |= _list_leaves(value, f"{path}.{name}" if path else name)
-    return leaves
 
 
 def check_fits(state: RunState, config: TrainingConfig, checkpoint: Path) -> None:

@@ -80,20 +80,18 @@ class Ledger:
         if group.number in self._closed:
             raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
         self._closed.add(group.number)
-        self.fates[fate] += 1
         lengths = [completion.num_tokens for completion in group.completions]
         scores, unjudged = (group.scores, group.unjudged) if isinstance(group, JudgedGroup) else ([], ())
         left_out = describe_unjudged([sample.reason for sample in unjudged], len(lengths) + len(unjudged))
-        row = {
-            **_make_identity(group),
-            "scores": [*scores, *(None for _ in unjudged)],
-            "num_tokens": [*lengths, *(sample.num_tokens for sample in unjudged)],
-            "advantage_spread": spread,
-            "fate": fate,
-            "step": step,
-            "detail": storable("; ".join(filter(None, (detail, left_out)))) or None,
-        }
-        self._write(row)
+        self._write(
+            group,
+            fate,
+            scores=[*scores, *(None for _ in unjudged)],
+            num_tokens=[*lengths, *(sample.num_tokens for sample in unjudged)],
+            advantage_spread=spread,
+            step=step,
+            detail=storable("; ".join(filter(None, (detail, left_out)))) or None,
+        )
         self.rollouts.add(_get_sampled(group), fate, step, tokens)
 
     def add_replay(self, group: JudgedGroup, *, step: int, spread: float) -> None:
@@ -104,20 +102,12 @@ class Ledger:
         """
         if group.number not in self._closed:
             raise ValueError(f"group {group.number} has not left the ledger; it cannot be replayed")
-        self.fates["replayed"] += 1
-        self._write(
-            {
-                **_make_identity(group),
-                "scores": [],
-                "num_tokens": [],
-                "advantage_spread": spread,
-                "fate": "replayed",
-                "step": step,
-                "detail": f"trained on again, time {group.replays}; scores and tokens are in its row of fate trained",
-            }
-        )
+        detail = f"trained on again, time {group.replays}; scores and tokens are in its row of fate trained"
+        self._write(group, "replayed", scores=[], num_tokens=[], advantage_spread=spread, step=step, detail=detail)
 
-    def _write(self, row: dict[str, Any]) -> None:
+    def _write(self, group: Group | JudgedGroup, fate: Fate, **outcome: Any) -> None:
+        self.fates[fate] += 1
+        row = {**_make_identity(group), "fate": fate, **outcome}
         self._file.write(canonical_json(row).encode() + b"\n")
         self._file.flush()
 

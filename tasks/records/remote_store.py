@@ -32,22 +32,21 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from tasks.records.checkpoint import Checkpoints
+from tasks.records.checkpoint import Checkpoints, retained
 from tasks.records.response_list import add_to_list
 from tasks.records.run_state import RunState
 from tasks.storage.access import AccessError, check_access
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.locations import RESPONSE_LIST
-from tasks.storage.retries import WAITS, retrying
-from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file, put_file
+from tasks.storage.retries import WAITS
+from tasks.storage.stored_files import DamagedError, StoreError, put_file
 from tasks.storage.threads import call_in_thread
-from tasks.training.learner.checkpoint_shards import KEEP, MANIFEST, LearnerShards, ShardStorage
+from tasks.storage.uploads import Manifest, Uploads, parse_version
+from tasks.training.learner.checkpoint_shards import LearnerShards, Upload
 from tasks.training.runtime.timeouts import Limit, StalledError, wait_within
 
 if TYPE_CHECKING:
@@ -57,17 +56,6 @@ logger = logging.getLogger(__name__)
 
 HANG_SECONDS = 3600.0
 """Seconds that a finished run waits for the next file of its last upload."""
-
-Result = TypeVar("Result")
-
-
-class Manifest(BaseModel):
-    """The files of an upload by path in the run folder, and the version of its checkpoint."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: int
-    files: StoredFiles
 
 
 class RunStore:
@@ -88,6 +76,10 @@ class RunStore:
         AccessError: on entry, if the address or the credentials are wrong.
         StoreError: on entry, if the storage does not respond.
         RunInUseError: on entry, if another process works on the run.
+
+    Attributes:
+        uploads: the uploads at the address.
+        lease: the right to work on the run.
     """
 
     def __init__(
@@ -99,10 +91,10 @@ class RunStore:
         lease_seconds: float = LEASE_SECONDS,
         every: int = 1,
     ) -> None:
+        self.uploads = Uploads(filesystem, address, retry_seconds)
         self._fs = filesystem
         self._address = address
         self._folder = folder
-        self._retry_seconds = retry_seconds
         self._every = every
         self._upload: Future[None] | None = None
         self._files_put = 0
@@ -110,14 +102,9 @@ class RunStore:
         self._listed: set[Path] = set()
         self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
 
-    @property
-    def shards(self) -> ShardStorage:
-        """The same storage address, for the learner ranks."""
-        return ShardStorage(self._fs, self._address, self._retry_seconds)
-
     def __enter__(self) -> RunStore:
         try:
-            self._retry(partial(check_access, self._fs, self._address))
+            self.uploads.try_repeatedly(partial(check_access, self._fs, self._address))
         except AccessError:
             raise
         except Exception as error:  # fsspec's file systems share no kind of error
@@ -152,7 +139,7 @@ class RunStore:
             StoreError: the storage does not respond.
         """
         try:
-            return bool(self._retry(self._complete))
+            return bool(self.uploads.try_repeatedly(self.uploads.list_complete))
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
 
@@ -166,16 +153,16 @@ class RunStore:
             StoreError: the storage does not respond.
         """
         try:
-            uploads = self._retry(self._complete)
+            complete = self.uploads.try_repeatedly(self.uploads.list_complete)
             newest_here = self._find_newest_here()
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
-        for upload in reversed(uploads):
+        for upload in reversed(complete):
             version = parse_version(upload)
             if newest_here is not None and version <= newest_here:
                 return None
             try:
-                self._retry(partial(self._download, upload))
+                self._download(upload)
             except DamagedError as error:
                 logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._address, upload, error)
             except Exception as error:  # fsspec's file systems share no kind of error
@@ -198,7 +185,7 @@ class RunStore:
         self._put_beside("the last responses", self._list_response_files)
         self._list_responses()
         self._put_beside("policies on the way", self._policies)
-        self._tidy(1, sys.maxsize)
+        self._tidy(lambda complete: complete[-1:], sys.maxsize)
 
     def _wait_for_upload(self) -> bool:
         """Wait for the running upload, and log every minute. Return False if it hangs and is abandoned."""
@@ -222,7 +209,7 @@ class RunStore:
 
     def _save(self, checkpoint: Path) -> None:
         try:
-            self._retry(lambda: self._put(checkpoint))
+            self._put(checkpoint)
         except Exception as error:  # a failed upload must not end training
             logger.warning(
                 "%s was not uploaded to %s: %s. Training continues; killed now, it would continue from an older "
@@ -234,18 +221,18 @@ class RunStore:
             return
         self._list_responses()
         self._put_beside("policies on the way", self._policies)
-        self._tidy(KEEP, parse_version(checkpoint.name))
+        self._tidy(partial(retained, every=self._every), parse_version(checkpoint.name))
 
-    def _tidy(self, keep: int, up_to: int) -> None:
+    def _tidy(self, choose: Callable[[list[str]], list[str]], up_to: int) -> None:
         try:
             self.lease.check()
-            self._delete_old(keep, up_to)
+            self._delete_old(choose, up_to)
         except Exception as error:  # they only cost space, and are deleted after the next upload
             logger.warning("older checkpoints in %s were not deleted: %s", self._address, error)
 
     def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
         try:
-            self._retry(lambda: self._put_each_once(paths()))
+            self.uploads.try_repeatedly(lambda: self._put_each_once(paths()))
         except Exception as error:  # the run is complete without them
             logger.warning("%s were not uploaded to %s: %s", what, self._address, error)
 
@@ -253,7 +240,7 @@ class RunStore:
         new = [path for path in self._list_response_files() if path in self._put_once and path not in self._listed]
         try:
             if new:
-                self._retry(lambda: add_to_list(self._fs, self._address, new))
+                self.uploads.try_repeatedly(lambda: add_to_list(self._fs, self._address, new))
             self._listed.update(new)
         except Exception as error:  # only `fetch EXECUTION responses` needs the list
             logger.warning("%s was not written to %s: %s", RESPONSE_LIST, self._address, error)
@@ -273,70 +260,52 @@ class RunStore:
         return [path for folder in sorted(complete) for path in list_files(folder)]
 
     def _put(self, checkpoint: Path) -> None:
-        self._put_each_once(self._list_response_files())
+        self.uploads.try_repeatedly(lambda: self._put_each_once(self._list_response_files()))
         shards = LearnerShards.read(Checkpoints.find_learner_folder(checkpoint))  # names the upload that ranks wrote to
         upload = shards.upload if shards else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
-        for name, path, length in self._files(checkpoint):
-            files[name] = digest(path, length)
-            self._put_file(f"{self._address}/{upload}/{name}", path, length)
+        for path, length in self._files(checkpoint):
+            name = path.relative_to(self._folder).as_posix()
+            files[name] = self.uploads.put(upload, name, path, length)
             self._files_put += 1
-        # last: an upload is complete as soon as its manifest exists
         manifest = Manifest(version=parse_version(checkpoint.name), files=files)
-        self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
+        self.uploads.try_repeatedly(partial(self.uploads.write_manifest, upload, manifest))
 
-    def _put_file(self, address: str, path: Path, length: int) -> None:
-        if any(path.is_relative_to(self._folder / name) for name in ("checkpoints", "policies")):
-            put_file(self._fs, path, address)
-            return
-        with path.open("rb") as file:  # it may grow meanwhile, with lines after the checkpoint
-            self._fs.pipe_file(address, file.read(length))
+    def _files(self, checkpoint: Path) -> Iterator[tuple[Path, int | None]]:
+        """Yield the path of each file that resuming from `checkpoint` needs, and the bytes that it needs of a record.
 
-    def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
-        """Yield name, path and length in bytes of each file that resuming from `checkpoint` needs."""
-        state = RunState.read(checkpoint)
-        yield "ledger.jsonl", self._folder / "ledger.jsonl", state.ledger_bytes
-        yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
-        policies = [self._folder / "policies" / name for name in state.policies]
-        for below in (checkpoint, self._folder / "tensorboard", *policies):
-            for path in list_files(below):
-                yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
-
-    def _complete(self) -> list[str]:
-        return [upload for upload, is_complete in list_uploads(self._fs, self._address).items() if is_complete]
-
-    def _delete_old(self, keep: int, up_to: int) -> None:
-        """Delete all uploads except the newest `keep` complete ones and newer incomplete ones.
-
-        If several are kept, the newest of `every` steps is also kept. Versions above `up_to` are kept, because ranks
-        may still be uploading their shards.
+        Records may grow meanwhile, with lines after the checkpoint. Of other files the whole is needed.
         """
-        uploads = list_uploads(self._fs, self._address)
-        complete = [upload for upload, is_complete in uploads.items() if is_complete]
-        newest = complete[-keep:]
-        if keep > 1:
-            newest = [*[upload for upload in complete if parse_version(upload) % self._every == 0][-1:], *newest]
+        state = RunState.read(checkpoint)
+        yield self._folder / "ledger.jsonl", state.ledger_bytes
+        yield self._folder / "metrics.jsonl", state.journal_bytes
+        for path in list_files(self._folder / "tensorboard"):
+            yield path, path.stat().st_size
+        for folder in (checkpoint, *(self._folder / "policies" / name for name in state.policies)):
+            for path in list_files(folder):
+                yield path, None
+
+    def _delete_old(self, choose: Callable[[list[str]], list[str]], up_to: int) -> None:
+        """Delete all uploads except newer incomplete ones, and the complete ones in the result of `choose`.
+
+        Versions above `up_to` are kept, because ranks may still be uploading their shards.
+        """
+        uploads = self.uploads.list_all()
+        newest = choose([upload for upload, is_complete in uploads.items() if is_complete])
         for upload in uploads:
             if newest and upload not in newest and parse_version(upload) <= min(up_to, parse_version(newest[-1])):
-                if uploads[upload]:  # first, so that an interrupted deletion does not look complete
-                    self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
-                for path in self._fs.find(f"{self._address}/{upload}"):
-                    self._fs.rm_file(path)
+                self.uploads.delete(upload)
 
     def _download(self, upload: str) -> None:
-        address = f"{self._address}/{upload}"
-        try:
-            manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
-        except (ValidationError, FileNotFoundError) as error:
-            raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
+        manifest = self.uploads.try_repeatedly(partial(self.uploads.read_manifest, upload))
         # Not `durable.whole`, because these are several files and folders of the run folder.
         arriving = self._folder / f"restored{PARTIAL}"
         # a killed attempt may have left a part of another download
         shutil.rmtree(arriving, ignore_errors=True)
         for name, expected in manifest.files.items():
-            fetch_file(self._fs, f"{address}/{name}", arriving / name, expected)
+            self.uploads.fetch(upload, name, arriving / name, expected)
         checkpoint = f"step_{manifest.version:08d}"
-        self._check_shards(arriving / "checkpoints" / checkpoint)
+        self.uploads.try_repeatedly(partial(self._check_shards, arriving / "checkpoints" / checkpoint))
         self._move_in(arriving, checkpoint)
 
     def _check_shards(self, checkpoint: Path) -> None:
@@ -346,14 +315,14 @@ class RunStore:
             DamagedError: a shard is missing or too short.
         """
         shards = LearnerShards.read(Checkpoints.find_learner_folder(checkpoint))
-        if shards and (name := self.shards.find_missing(shards)):
+        if shards and (name := Upload(self.uploads, shards.upload).lack(shards.files)):
             raise DamagedError(f"{name}, a part of the learner's, is missing there or incomplete")
 
     def _find_newest_here(self) -> int | None:
         """Return the version of the newest checkpoint in the run folder, after removing those without stored shards."""
         while local := Checkpoints.find_newest_below(self._folder / "checkpoints"):
             try:
-                self._retry(partial(self._check_shards, local))
+                self.uploads.try_repeatedly(partial(self._check_shards, local))
             except DamagedError as error:
                 logger.warning("%s cannot be used: %s", local, error)
                 shutil.rmtree(local)
@@ -379,38 +348,7 @@ class RunStore:
         os.replace(source, self._folder / "checkpoints" / checkpoint)
         shutil.rmtree(arriving)
 
-    def _retry(self, do: Callable[[], Result]) -> Result:
-        """Return the result of `do`. Retry it after pauses, except after refusals and damage, which are permanent."""
-        return retrying(
-            do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._address
-        )
-
-
-def list_uploads(filesystem: AbstractFileSystem, address: str) -> dict[str, bool]:
-    """Return the names of all uploads at a run's address, oldest version first, with True if the upload is complete."""
-    # fsspec remembers listings, and ranks and other attempts write here as well
-    filesystem.invalidate_cache()
-    root = filesystem._strip_protocol(address)
-    try:
-        paths = filesystem.find(root)
-    except FileNotFoundError:
-        return {}
-    names = [PurePosixPath(path).relative_to(root).parts for path in paths if path.startswith(f"{root}/")]
-    manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
-    uploads = {parts[0] for parts in names if _is_upload(parts[0])}
-    return {upload: upload in manifests for upload in sorted(uploads)}
-
 
 def list_files(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _is_upload(name: str) -> bool:
-    head, _, upload = name.partition(".")
-    return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
-
-
-def parse_version(name: str) -> int:
-    """Return the version in the name of a checkpoint or an upload."""
-    return int(name.removeprefix("step_").partition(".")[0])

@@ -61,6 +61,8 @@ are null for groups whose tokens are not kept (`TOKEN_COLUMNS`), and `routes` al
 
 FLUSH_BYTES = 256 << 20
 """Bytes of responses in memory above which a file is written before the next checkpoint."""
+EXCERPT_CHARS = 400
+"""Characters of a response that are printed: its beginning and its end."""
 TOKEN_BYTES = 36
 """Bytes in memory per token of an episode's turn: a Python number, and its reference in a list."""
 
@@ -173,28 +175,29 @@ def _make_row(group: Group, sample: Sample, fate: str, step: int | None) -> dict
     }
 
 
-def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars: int = 400) -> None:
+def print_responses(groups: Iterable[JudgedGroup], step: int, count: int) -> None:
     """Print a response or episode from each of the first `count` groups of a batch to stderr, above a progress bar."""
     for group in list(groups)[:count]:
         completion, score = group.samples[0].completion, group.samples[0].score
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
             f"{completion.num_tokens} tokens\n"
-            f"{_format_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
-            f"{_format_response(completion, chars)}",
+            f"{_format_excerpt(group.prompt.messages[-1]['content'])}\n"
+            f"{_format_response(completion)}",
             file=sys.stderr,
             flush=True,
         )
 
 
-def _format_response(completion: Completion, chars: int) -> str:
+def _format_response(completion: Completion) -> str:
     row = {**episode_columns(completion), "finish_reason": completion.finish_reason}
     if episode := ShownEpisode.from_row(row, TERMINAL_TURNS, TERMINAL_CHARS):
         return "\n".join(episode.lines())
-    return f"▸ {_format_excerpt(completion.text, chars)}"
+    return f"▸ {_format_excerpt(completion.text)}"
 
 
-def _format_excerpt(text: str, chars: int) -> str:
+def _format_excerpt(text: str) -> str:
     """Return the beginning and the end of a text, without characters that move a terminal's cursor."""
     text = make_printable(text.strip())
-    return text if len(text) <= chars else f"{text[: chars // 2]} […] {text[-chars // 2 :]}"
+    half = EXCERPT_CHARS // 2
+    return text if len(text) <= EXCERPT_CHARS else f"{text[:half]} […] {text[-half:]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tasks.records.remote_store import RunStore
 from tasks.storage.lease import Lease
-from tasks.training.learner.checkpoint_shards import ShardStorage
+from tasks.storage.uploads import Uploads
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -24,7 +24,7 @@ class Attached:
     """The right to work on the run."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint, to upload it."""
-    shards: ShardStorage | None = None
+    uploads: Uploads | None = None
     """The run's address, to which learner ranks upload directly, or None if the run only has a folder."""
 
 
@@ -63,5 +63,5 @@ def open_run_storage(
     with RunStore(filesystem_of(address), address, folder, every=every) as store:
         begin(store)
         store.restore()
-        yield Attached(store.lease, store.save, store.shards)
+        yield Attached(store.lease, store.save, store.uploads)
         store.finish()

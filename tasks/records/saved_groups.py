@@ -18,7 +18,6 @@ from tasks.tables.parquet import build_table, read_table, storable
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.options.objective import ShapingConfig
 from tasks.verifiers import Reward, Score
-from tasks.verifiers.scores import FunctionFailure
 
 _REWARD = pa.struct([("name", pa.string()), ("weight", pa.float64()), ("value", pa.float64())])
 _SCORE = pa.struct(
@@ -172,10 +171,6 @@ def _build_group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> G
 
 
 def _build_completion(row: dict[str, Any], routes: Routes | None) -> Completion:
-    end = row["end"]
-    if end is not None:
-        failure = FunctionFailure(**end["failure"]) if end["failure"] else None
-        end = EpisodeEnd(end["reward"], end["passed"], end["error"], failure)
     return Completion(
         row["text"],
         row["token_ids"],
@@ -183,7 +178,7 @@ def _build_completion(row: dict[str, Any], routes: Routes | None) -> Completion:
         row["finish_reason"],
         [VersionSpan(**span) for span in row["versions"]],
         tuple(_build_turn(turn) for turn in row["turns"]),
-        end,
+        row["end"] and EpisodeEnd.of_fields(row["end"]),
         routes,
     )
 
@@ -213,11 +208,7 @@ def _make_completion_row(completion: Completion) -> dict[str, Any]:
 
 
 def _end_row(end: EpisodeEnd) -> dict[str, Any]:
-    return {
-        **end._asdict(),
-        "error": end.error and storable(end.error),
-        "failure": end.failure._asdict() if end.failure else None,
-    }
+    return {**end.to_fields(), "error": end.error and storable(end.error)}
 
 
 def _score_row(score: Score) -> dict[str, Any]:

@@ -19,23 +19,22 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import ValidationError
-
 from tasks.failures import MistakeError
 from tasks.records.checkpoint import Checkpoints
-from tasks.records.remote_store import Manifest, RunStore, list_files, list_uploads, parse_version
+from tasks.records.remote_store import RunStore, list_files
 from tasks.records.run_state import RunState
 from tasks.storage.access import is_refusal
 from tasks.storage.durable import PARTIAL, write_whole
 from tasks.storage.locations import resolve_address, resolve_folder
-from tasks.storage.retries import WAITS, retrying
-from tasks.storage.stored_files import StoreError
-from tasks.training.learner.checkpoint_shards import MANIFEST, SHARDS
+from tasks.storage.retries import WAITS, call_with_retries
+from tasks.storage.stored_files import DamagedError, StoreError
+from tasks.storage.uploads import MANIFEST, Uploads, parse_version
+from tasks.training.learner.checkpoint_shards import SHARDS
 from tasks.training.options.run import TrainingConfig
 
 if TYPE_CHECKING:
@@ -95,12 +94,12 @@ def _list_stored_versions(filesystem: AbstractFileSystem, address: str) -> list[
     Returns none if access is refused, because `RunStore` reports that error.
     """
     try:
-        uploads = _retry(partial(list_uploads, filesystem, address), address)
+        complete = _retry(Uploads(filesystem, address).list_complete, address)
     except Exception as error:  # fsspec's file systems share no kind of error
         if is_refusal(error):
             return []
         raise StoreError(f"{address} cannot be read: {error}") from error
-    return [parse_version(upload) for upload, is_complete in uploads.items() if is_complete]
+    return [parse_version(upload) for upload in complete]
 
 
 @dataclass(frozen=True)
@@ -162,9 +161,7 @@ class ShorterRun:
                 if not source.is_dir():  # the files that it needs are deleted after it
                     raise FileNotFoundError(source)
                 if store:  # this machine may lack the files of earlier attempts
-                    self._copy_responses_and_policies(
-                        store.shards.filesystem, state.rollout_files, store.shards.address
-                    )
+                    self._copy_responses_and_policies(state.rollout_files, store.uploads)
         except (OSError, MistakeError):
             if source.is_dir():
                 raise
@@ -193,58 +190,57 @@ class ShorterRun:
 
     def _copy_on_storage(self, store: RunStore) -> bool:
         """Copy the upload at the longer run's address. Return False if there is none, or it is deleted meanwhile."""
-        filesystem, source = store.shards.filesystem, self._source
+        source, own = self._source_at(store.uploads), store.uploads
         try:
-            uploads = _retry(partial(list_uploads, filesystem, source), source)
-            complete = [upload for upload, is_complete in uploads.items() if is_complete]
-            for upload in complete:
+            for upload in _retry(source.list_complete, source.address):
                 if parse_version(upload) == self.steps:
-                    _retry(partial(self._copy_upload, filesystem, upload, store.shards.address), source)
+                    _retry(partial(self._copy_upload, upload, own), source.address)
                     return True
-        except (FileNotFoundError, ValidationError):  # a `ValidationError` means a damaged manifest
+        except (FileNotFoundError, DamagedError):
             return False
         except Exception as error:  # fsspec's file systems share no kind of error
             if is_refusal(error):  # such as copies within the storage
-                logger.warning("%s cannot be copied to %s: %s", source, store.shards.address, error)
+                logger.warning("%s cannot be copied to %s: %s", source.address, own.address, error)
                 return False
-            raise StoreError(f"{source} cannot be copied to {store.shards.address}: {error}") from error
+            raise StoreError(f"{source.address} cannot be copied to {own.address}: {error}") from error
         return False
 
-    def _copy_upload(self, filesystem: AbstractFileSystem, upload: str, own: str) -> None:
-        """Copy an upload to the address `own`. It keeps its name, which its checkpoint refers to for the shards."""
-        source, target = f"{self._source}/{upload}", f"{own}/{upload}"
-        manifest = Manifest.model_validate_json(filesystem.cat_file(f"{source}/{MANIFEST}"))
-        state = filesystem.cat_file(f"{source}/checkpoints/step_{self.steps:08d}/state.json")
+    def _copy_upload(self, upload: str, own: Uploads) -> None:
+        """Copy an upload to the address of this run. It keeps its name, which its checkpoint has for the shards."""
+        filesystem, source = own.filesystem, self._source_at(own)
+        manifest = source.read_manifest(upload)
+        state = filesystem.cat_file(f"{source.address}/{upload}/checkpoints/step_{self.steps:08d}/state.json")
         wanted = {
             name: size
-            for name, size in _read_sizes(filesystem, source).items()
+            for name, size in source.list_sizes(upload).items()
             if name != MANIFEST and not name.startswith(BOARD)
         }
-        for name, _ in sorted(wanted.items() - _read_sizes(filesystem, target).items()):
-            filesystem.cp_file(f"{source}/{name}", f"{target}/{name}")
+        for name, _ in sorted(wanted.items() - own.list_sizes(upload).items()):
+            filesystem.cp_file(f"{source.address}/{upload}/{name}", f"{own.address}/{upload}/{name}")
         filesystem.invalidate_cache()
-        if not filesystem.exists(f"{source}/{MANIFEST}"):  # the file that is deleted first
-            raise FileNotFoundError(source)
-        for name, _ in wanted.items() - _read_sizes(filesystem, target).items():  # Azure copies asynchronously
-            raise OSError(f"{target}/{name} is not copied yet")
-        self._copy_responses_and_policies(filesystem, json.loads(state).get("rollout_files", 0), own)
+        if not filesystem.exists(f"{source.address}/{upload}/{MANIFEST}"):  # the file that is deleted first
+            raise FileNotFoundError(f"{source.address}/{upload}")
+        for name, _ in wanted.items() - own.list_sizes(upload).items():  # Azure copies asynchronously
+            raise OSError(f"{own.address}/{upload}/{name} is not copied yet")
+        self._copy_responses_and_policies(json.loads(state).get("rollout_files", 0), own)
         files = {name: file for name, file in manifest.files.items() if not name.startswith(BOARD)}
-        copied = manifest.model_copy(update={"files": files})
-        filesystem.pipe_file(f"{target}/{MANIFEST}", copied.model_dump_json().encode())
+        own.write_manifest(upload, manifest.model_copy(update={"files": files}))
 
-    def _copy_responses_and_policies(self, filesystem: AbstractFileSystem, rollout_files: int, own: str) -> None:
-        """Copy the responses and the exported policies of the first steps to the address `own`."""
+    def _copy_responses_and_policies(self, rollout_files: int, own: Uploads) -> None:
+        """Copy the responses and the exported policies of the first steps to the address of this run."""
+        source = self._source_at(own)
 
         def copy() -> None:
             for folder in ("rollouts", "policies"):
-                for name in _read_sizes(filesystem, f"{self._source}/{folder}"):
-                    if self._is_earlier(f"{folder}/{name}", rollout_files):
-                        filesystem.cp_file(f"{self._source}/{folder}/{name}", f"{own}/{folder}/{name}")
+                for name in source.list_sizes(folder):
+                    path = f"{folder}/{name}"
+                    if self._is_earlier(path, rollout_files):
+                        own.filesystem.cp_file(f"{source.address}/{path}", f"{own.address}/{path}")
 
         try:
-            _retry(copy, self._source)
+            _retry(copy, source.address)
         except Exception as error:  # the run is complete without them
-            logger.warning("responses and policies of the first steps were not copied to %s: %s", own, error)
+            logger.warning("responses and policies of the first steps were not copied to %s: %s", own.address, error)
 
     def _is_earlier(self, name: str, rollout_files: int) -> bool:
         """Return whether a file of responses, or an exported policy, was written before the checkpoint."""
@@ -253,25 +249,15 @@ class ShorterRun:
         first_after = rollout_files if folder == "rollouts" else self.steps + 1
         return number.isdecimal() and int(number) < first_after
 
-    @property
-    def _source(self) -> str:
+    def _source_at(self, own: Uploads) -> Uploads:
+        """Return the uploads of the longer run, which are on the same storage as this run's."""
         assert self.longer_address is not None  # as this run has one
-        return self.longer_address
-
-
-def _read_sizes(filesystem: AbstractFileSystem, address: str) -> dict[str, int]:
-    """Return the sizes in bytes of all files below an address by relative path, or an empty dict if there are none."""
-    root = filesystem._strip_protocol(address)
-    try:
-        files = filesystem.find(root, detail=True)
-    except FileNotFoundError:
-        return {}
-    return {path.removeprefix(f"{root}/"): about["size"] for path, about in files.items()}
+        return replace(own, address=self.longer_address)
 
 
 def _retry(do: Callable[[], Result], address: str) -> Result:
     """Return the result of `do`. Retry it after pauses, unless the storage refuses it or a file is missing."""
-    return retrying(do, WAITS, lambda error: not is_refusal(error), address)
+    return call_with_retries(do, WAITS, lambda error: not is_refusal(error), address)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.config.nested_values import changed
 from tasks.tables.schemas import StageSummary
 
 DIGEST_DIGITS = 12
@@ -79,10 +80,10 @@ def images(summaries: list[StageSummary]) -> str:
 
 def drop_folders(value: Any) -> Any:
     """Return options with the names of the files and folders of this machine instead of their absolute paths."""
-    if isinstance(value, dict):
-        return {key: drop_folders(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [drop_folders(item) for item in value]
+    return changed(value, _name_of_path)
+
+
+def _name_of_path(value: Any) -> Any:
     is_path = isinstance(value, str) and value.startswith("/") and "\n" not in value and os.path.lexists(value)
     return Path(value).name if is_path else value
 

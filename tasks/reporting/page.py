@@ -106,7 +106,7 @@ def _validate(inputs: ReportInputs) -> None:
 
 
 def _make_context(inputs: ReportInputs) -> dict[str, Any]:
-    """Return the template variables by name."""
+    """Return the template variables by name: the inputs, and what is computed from them."""
     funnels = sections.count_funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )
@@ -115,7 +115,7 @@ def _make_context(inputs: ReportInputs) -> dict[str, Any]:
     shown = sections.select_shown(figures)
     overall = {row["metric"]: row for row in figures if row["benchmark"] == "all"}
     return {
-        "title": inputs.title,
+        **vars(inputs),
         "style": Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
         "headline": overall.get("pass_rate"),
         "mean_score": overall.get("mean_score"),
@@ -128,18 +128,11 @@ def _make_context(inputs: ReportInputs) -> dict[str, Any]:
         "cost": sections.cost(inputs.summaries, None, inputs.price_per_gpu_hour),
         "paid_here": sections.cost(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "some_cached": any(summary.run != inputs.run for summary in inputs.summaries),
-        "spec_yaml": inputs.spec_yaml,
-        "training_yaml": inputs.training_yaml,
-        "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
         "source_ids": {funnel.source: f"source-{number}" for number, funnel in enumerate(funnels)},
-        "files": inputs.files,
         "index": f"../{INDEX}",
-        "has_view": inputs.has_view,
         "losses": collect_warnings(inputs.summaries, inputs.warn_if_lost),
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
-        "max_mean_score": inputs.max_mean_score,
-        "min_mean_score": inputs.min_mean_score,
         "mixture": sections.make_mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": shown,
@@ -157,8 +150,6 @@ def _make_context(inputs: ReportInputs) -> dict[str, Any]:
         },
         "p_values": sections.collect_p_values(inputs.summaries),
         "samples": choose_samples(inputs.before, inputs.after, inputs.heldout),
-        "lineage": inputs.lineage,
-        "outputs": inputs.outputs,
         "charts": {name: Markup(chart) for name, chart in _draw_charts(inputs, funnels).items()},  # noqa: S704 - escaped
     }
 

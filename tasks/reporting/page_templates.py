@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from pathlib import Path
 
@@ -20,19 +21,5 @@ def load_templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    functions = (
-        formats.percent,
-        formats.points,
-        formats.duration,
-        formats.count,
-        formats.cost,
-        formats.money,
-        formats.decimal,
-        formats.p_value,
-        formats.detectable,
-        formats.metric,
-        formats.moment,
-        formats.estimate,
-    )
-    jinja.filters |= {function.__name__: function for function in functions}
+    jinja.filters |= dict(inspect.getmembers(formats, inspect.isfunction))
     return jinja

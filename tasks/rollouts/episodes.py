@@ -24,7 +24,6 @@ from tasks.tables.schemas import canonical_json
 from tasks.verifiers import Score, VerifierPool
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
-from tasks.verifiers.scores import FunctionFailure
 
 
 class Content(NamedTuple):
@@ -60,13 +59,13 @@ def content_of(completion: Completion | Response) -> Content:
 def _content(text: str, turns: list[dict[str, Any]], outcome: str | None) -> Content:
     messages = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
     identity = canonical_json([text, messages, outcome]) if messages or outcome else text
-    return Content(text, messages[:-1], _end(outcome), identity)
+    end = None if outcome is None else EpisodeEnd.of_fields(json.loads(outcome))
+    return Content(text, messages[:-1], end, identity)
 
 
 def outcome_of(completion: Completion) -> str | None:
     """Return the end of an episode as JSON (column `outcome`), or None if the verifier scores its last turn."""
-    end = completion.end
-    return None if end is None else canonical_json({**end._asdict(), "failure": end.failure and end.failure._asdict()})
+    return None if completion.end is None else canonical_json(completion.end.to_fields())
 
 
 def episode_columns(response: Completion | Response) -> dict[str, Any]:
@@ -85,13 +84,6 @@ def environment_path(row: Mapping[str, Any]) -> str | None:
     """Return the import path of the environment of a prompt (a row of `PROMPTS`), or None if it has none."""
     spec = EnvironmentSpec.from_json(row["environment"])
     return None if spec is None else spec.path
-
-
-def _end(outcome: str | None) -> EpisodeEnd | None:
-    if outcome is None:
-        return None
-    fields = json.loads(outcome)
-    return EpisodeEnd(**{**fields, "failure": FunctionFailure(**fields["failure"]) if fields["failure"] else None})
 
 
 class StageEpisodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -31,7 +31,7 @@ class Job:
         key: key of its responses in the cache.
         sampling: options of the sampling.
         cache: the cache of its responses.
-        remaining: as for `sample`.
+        remaining: as for `sample`, or None for a prompt with a reward for the whole group.
         present: indices of the responses that exist.
         scores: scores of existing responses, by index. Responses that have not been scored are missing.
         taken: number of responses that count, from the first one on.
@@ -44,31 +44,19 @@ class Job:
     sampling: SamplingConfig
     cache: RolloutCache
     remaining: Remaining | None
-    present: set[int]
-    scores: dict[int, float | None]
-    taken: int = 0
-    texts: dict[int, str] | None = None
+    present: set[int] = field(init=False)
+    scores: dict[int, float | None] = field(init=False, default_factory=dict)
+    taken: int = field(init=False, default=0)
+    texts: dict[int, str] | None = field(init=False, default=None)
 
-    @classmethod
-    def from_cache(
-        cls,
-        workload: int,
-        row: dict[str, Any],
-        key: str,
-        sampling: SamplingConfig,
-        cache: RolloutCache,
-        remaining: Remaining | None,
-    ) -> Job:
-        """Create the job of a prompt with its cached responses, which count up to the first missing one."""
-        present = {sample for sample in range(sampling.samples) if (key, sample) in cache.responses}
-        scores: dict[int, float | None] = {}
-        texts: dict[int, str] | None = {} if is_group_prompt(row) else None
-        remaining = None if texts is not None else remaining
-        if remaining is not None and present:
-            scores = find_scores(row, key, sorted(present), cache)
-        job = cls(workload, row, key, sampling, cache, remaining, present, scores, texts=texts)
-        job.take_present()
-        return job
+    def __post_init__(self) -> None:
+        """Add the cached responses, which count up to the first missing one."""
+        self.present = {sample for sample in range(self.sampling.samples) if (self.key, sample) in self.cache.responses}
+        if is_group_prompt(self.row):
+            self.texts, self.remaining = {}, None
+        if self.remaining is not None and self.present:
+            self.scores = find_scores(self.row, self.key, sorted(self.present), self.cache)
+        self.take_present()
 
     def next(self) -> range:
         """Return the indices of the samples to take next. Empty if the prompt has enough."""

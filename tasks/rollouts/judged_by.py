@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 from tasks.config.loading import result_options
 from tasks.lineage.code_digest import code_digest
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import json_digest
 from tasks.verifiers import VerifiersConfig, collect_verifiers
 from tasks.verifiers.config import CHAT, REWARD_MODEL
 from tasks.verifiers.registry import WEIGHTED, collect_reward_models
@@ -85,8 +84,8 @@ class JudgedBy:
 
     @cached_property
     def everything(self) -> str:
-        """The digest of the code and options of all verifiers, for a stage whose samples depend on verdicts."""
-        return _compute_digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
+        """The digest of what all verifiers depend on, for a stage whose samples depend on verdicts."""
+        return json_digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
 
     def of(self, row: Mapping[str, Any]) -> str:
         """Return the digest of the code and options that score responses to a prompt (a row of `PROMPTS`)."""
@@ -97,7 +96,7 @@ class JudgedBy:
             truth = json.loads(row["ground_truth"])
             names |= collect_verifiers(verifier, truth)
             models = collect_reward_models(verifier, truth)
-        return _compute_digest(
+        return json_digest(
             [self._compute_verifier_digest(name, tuple(sorted(models)), plays=plays) for name in sorted(names)]
         )
 
@@ -107,7 +106,7 @@ class JudgedBy:
 
     def compute_environment_digest(self) -> str:
         """Return the digest of the limits of the processes of environments."""
-        return _compute_digest(result_options(self._config.environments))
+        return json_digest(result_options(self._config.environments))
 
     def _compute_verifier_digest(self, verifier: str, models: tuple[str, ...], *, plays: bool) -> str:
         key = (verifier, models, plays)
@@ -115,7 +114,7 @@ class JudgedBy:
             kind = self._kind(verifier)
             codes = [code_digest(module, self._list_ignored(kind)) for module in MODULES[kind]]
             codes += [code_digest(ENDED, ("tasks.verifiers",))] if plays else []
-            self._digests[key] = _compute_digest([verifier, self._options(verifier, models), codes])
+            self._digests[key] = json_digest([verifier, self._options(verifier, models), codes])
         return self._digests[key]
 
     def _kind(self, verifier: str) -> str:
@@ -154,7 +153,3 @@ class JudgedBy:
     def _judge_if_initial(self) -> str:
         config = self._config
         return self._initial if config.resolve_initial(Path(self._initial)) is not config else ""
-
-
-def _compute_digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -19,7 +19,7 @@ from tasks.rollouts.episodes import Content, contents_of, environment_path
 from tasks.rollouts.rollout_cache import RolloutCache, Verdict, compute_verdict_number, find_verdicts, make_verdict_row
 from tasks.rollouts.row_store import Key
 from tasks.tables.parquet import build_table
-from tasks.tables.schemas import REWARDS, ROLLOUTS, SET_ASIDE, Stage, set_aside_row
+from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import (
     Score,
     VerifierPool,
@@ -171,16 +171,10 @@ class Judging:
         `part` must contain all responses to each of its prompts (`collect_whole_prompts`).
         """
         verdicts = self.verdicts(part)
-        columns = {
-            "score": pa.array([verdict.score for verdict in verdicts], pa.float64()),
-            "passed": pa.array([verdict.passed for verdict in verdicts], pa.bool_()),
-            "rewards": pa.array([verdict.rewards for verdict in verdicts], REWARDS),
-            "detail": pa.array([verdict.detail for verdict in verdicts], pa.string()),
-            "error": pa.array([verdict.error for verdict in verdicts], pa.string()),
-            "policy": pa.array([policy] * part.num_rows, pa.string()),
-        }
-        for name, column in columns.items():
-            part = part.append_column(ROLLOUTS.field(name), column)
+        columns = {name: [getattr(verdict, name) for verdict in verdicts] for name in Verdict._fields}
+        for name, values in (columns | {"policy": [policy] * part.num_rows}).items():
+            column = ROLLOUTS.field(name)
+            part = part.append_column(column, pa.array(values, column.type))
         return part.cast(ROLLOUTS)
 
     def verdicts(self, part: pa.Table) -> list[Verdict]:
@@ -306,26 +300,6 @@ class Judging:
         if self._pool is None:
             self._pool = self._stack.enter_context(self._open_pool())
         return self._pool
-
-
-def fill_verdicts(
-    prompts: pa.Table,
-    parts: Iterable[pa.Table],
-    cache: RolloutCache,
-    verifiers: VerifiersConfig,
-    verifier_workers: int,
-    on_judged: Judged,
-    logged: LoggedFunctions,
-) -> None:
-    """Score the responses in `parts` that have no cached verdict, and add the verdicts to the cache.
-
-    Args:
-        prompts, cache, verifiers, verifier_workers, on_judged, logged: as for `Judging`.
-        parts: tables of `RESPONSES`.
-    """
-    with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged, logged=logged) as judging:
-        for part in collect_whole_prompts(parts):
-            judging.verdicts(part)
 
 
 def collect_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from tasks.config.loading import result_options
@@ -11,7 +10,7 @@ from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.lineage.code_digest import code_digest
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import json_digest
 
 ENGINE, SERVER, TOKENISER = (
     "tasks.generation.engine",
@@ -76,4 +75,4 @@ def compute_environment_digest(environment: str) -> str:
     paths = [spec.path, *(tool["path"] for tool in spec.tools)]
     modules = {EPISODES, *(path.rpartition(".")[0] for path in paths if path.startswith("tasks."))}
     codes = [code_digest(module, ("tasks.verifiers",)) for module in sorted(modules)]
-    return hashlib.sha256(canonical_json(codes).encode()).hexdigest()
+    return json_digest(codes)

@@ -22,7 +22,7 @@ from tasks.rollouts.judged_by import JudgedBy
 from tasks.rollouts.response_identity import compute_environment_digest, describe_generation
 from tasks.rollouts.row_store import Key, RowStore
 from tasks.tables.parquet import storable
-from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
+from tasks.tables.schemas import RESPONSES, REWARDS, json_digest, messages_key
 from tasks.verifiers import Score
 
 if TYPE_CHECKING:
@@ -124,11 +124,10 @@ class RolloutCache:
         """
         judged = {"format": FORMAT, "policy": policy}
         generated = judged | describe_generation(engine, sampling)
+        of_responses, of_verdicts = json_digest(generated)[:16], json_digest(judged)[:16]
         return cls(
-            RowStore(
-                filesystem, f"{folder}/responses-{_compute_digest(generated)}", CACHED_RESPONSES, temporary="temporary"
-            ),
-            RowStore(filesystem, f"{folder}/verdicts-{_compute_digest(judged)}", VERDICTS, number="number"),
+            RowStore(filesystem, f"{folder}/responses-{of_responses}", CACHED_RESPONSES, temporary="temporary"),
+            RowStore(filesystem, f"{folder}/verdicts-{of_verdicts}", VERDICTS, number="number"),
             judged_by,
         )
 
@@ -151,7 +150,7 @@ class RolloutCache:
             self.judged_by.compute_program_digest(),
             self.judged_by.compute_environment_digest(),
         ]
-        return _compute_digest([content, requested, compute_environment_digest(row["environment"])], 32)
+        return json_digest([content, requested, compute_environment_digest(row["environment"])])[:32]
 
     def compute_verdict_key(self, row: Mapping[str, Any], group: Sequence[str] | None = None) -> str:
         """Return the key of the verdicts on responses to a prompt (a row of `PROMPTS`).
@@ -159,9 +158,7 @@ class RolloutCache:
         If a reward scores all responses together, `group` contains them in order. The key is then different for
         another number of samples or another response in the group.
         """
-        return _compute_digest(
-            [self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])], 32
-        )
+        return json_digest([self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])])[:32]
 
 
 def compute_verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:
@@ -173,10 +170,6 @@ def compute_verdict_number(text: str, sample: int, group: Sequence[str] | None =
     if group is not None:
         return sample
     return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], signed=True)
-
-
-def _compute_digest(value: Any, digits: int = 16) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:digits]
 
 
 def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> Iterator[pa.Table]:

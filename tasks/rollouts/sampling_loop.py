@@ -28,10 +28,11 @@ from tasks.rollouts.episodes import StageEpisodes, content_of, environment_path,
 from tasks.rollouts.jobs import Job, Remaining, interleave
 from tasks.rollouts.judging import (
     Judged,
+    Judging,
     RolloutError,
     build_call,
     build_group_call,
-    fill_verdicts,
+    collect_whole_prompts,
     is_group_prompt,
     verifiers_for,
 )
@@ -214,7 +215,9 @@ def _judge_cached(
     prompts = workload.prompts.filter(alone)
     cache.responses.find(cache.compute_keys(prompts))
     cached = responses(prompts, [workload.sampling.samples] * prompts.num_rows, cache)
-    fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
+    with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged, logged=logged) as judging:
+        for part in collect_whole_prompts(cached):
+            judging.verdicts(part)
 
 
 def _build_jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
@@ -224,7 +227,7 @@ def _build_jobs(number: int, workload: Workload, remaining: Remaining | None) ->
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
     sampling, cache = workload.sampling, workload.cache
-    return [Job.from_cache(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
+    return [Job(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
 
 
 def _tokenize_jobs(workload: Workload, jobs: Sequence[Job], model: Path) -> list[tuple[Job, list[int]]]:

@@ -20,7 +20,7 @@ from tasks.sourcing.files import File, Item
 from tasks.sourcing.loader_specs import HuggingFaceLoader
 from tasks.sourcing.numbers import convert_batch
 from tasks.sourcing.rows import BATCH, choose_reader, read_json, read_jsonl, select_columns
-from tasks.storage.retries import WAITS, retrying
+from tasks.storage.retries import WAITS, call_with_retries
 
 CARD_OPTIONS = {"json": {"field", "features"}, "csv": {"sep", "delimiter", "names", "column_names", "features"}}
 """Options that a dataset card may set for files of a format. The files determine the column types."""
@@ -164,7 +164,9 @@ def _make_reader(builder: Any) -> Callable[[str], Iterator[Item]]:
 
 def retry(call: Callable[[], Result]) -> Result:
     """Return the result of `call`, which is retried after each of `WAITS` while the hub cannot be reached."""
-    return retrying(call, WAITS, lambda error: not _is_offline() and _is_transient(error), "the Hugging Face hub")
+    return call_with_retries(
+        call, WAITS, lambda error: not _is_offline() and _is_transient(error), "the Hugging Face hub"
+    )
 
 
 @contextmanager

@@ -60,6 +60,11 @@ def read_checksum(filesystem: AbstractFileSystem, path: str) -> str:
         return str(checksum)
     if any(about.get(name) for name in VALIDATORS):
         return str(filesystem.checksum(path))
+    return content_sha256(filesystem, path)
+
+
+def content_sha256(filesystem: AbstractFileSystem, path: str) -> str:
+    """Read a file on a file system, and return the SHA-256 of its content as hex digits."""
     digest = hashlib.sha256()
     with filesystem.open(path, "rb") as file:  # a stream of unknown length has no `readinto`, which `file_digest` needs
         while block := file.read(1 << 20):

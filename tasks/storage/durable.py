@@ -81,22 +81,22 @@ def write_whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     partial = _make_partial_path(path)
     with _add_path(path):
-        _remove(partial)
+        remove(partial)
         yield partial
         _put_in_place(partial, path, durable=durable)
 
 
 @contextlib.asynccontextmanager
-async def write_whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterator[Path]:
+async def write_whole_in_threads(path: Path) -> AsyncIterator[Path]:
     """Write a file or a folder atomically in an async block, as `write_whole` does.
 
     Storage is accessed in threads, so that slow storage does not block the event loop.
     """
     partial = _make_partial_path(path)
     with _add_path(path):
-        await asyncio.to_thread(_remove, partial)
+        await asyncio.to_thread(remove, partial)
         yield partial
-        await asyncio.to_thread(_put_in_place, partial, path, durable=durable)
+        await asyncio.to_thread(_put_in_place, partial, path, durable=False)
 
 
 def _make_partial_path(path: Path) -> Path:
@@ -107,13 +107,14 @@ def _put_in_place(partial: Path, path: Path, *, durable: bool) -> None:
     if durable:
         sync(partial)
     if partial.is_dir():
-        _remove(path)  # only a file can replace another in one step
+        remove(path)  # only a file can replace another in one step
     os.replace(partial, path)
     if durable:
         _sync_one(path.parent)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, which may not exist, or a folder."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

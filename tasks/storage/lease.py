@@ -65,7 +65,13 @@ class Lease:
         self._path = path
         self._seconds = seconds
         # Random, because one process may make several attempts, and processes of two machines may have the same id.
-        self._holder = {"id": uuid.uuid4().hex, **_describe_process()}
+        self._holder = {
+            "id": uuid.uuid4().hex,
+            "host": platform.node(),
+            "machine": _read_machine_id(),
+            "pid": os.getpid(),
+            "started": _read_start_time(os.getpid()),
+        }
         self._beats = 0
         self._lost = ""
         self._ended = threading.Event()
@@ -222,15 +228,6 @@ def find_holder(folder: Path) -> str | None:
         return _describe_holder({})
     works = _is_running(holder) if holder.get("machine") == _read_machine_id() else age < LEASE_SECONDS
     return _describe_holder(holder) if works else None
-
-
-def _describe_process() -> dict[str, Any]:
-    return {
-        "host": platform.node(),
-        "machine": _read_machine_id(),
-        "pid": os.getpid(),
-        "started": _read_start_time(os.getpid()),
-    }
 
 
 def _read_start_time(pid: int) -> float:

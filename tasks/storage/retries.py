@@ -16,7 +16,7 @@ WAITS = (1.0, 4.0, 16.0)
 """Default seconds of pause before each retry."""
 
 
-def retrying(
+def call_with_retries(
     call: Callable[[], Result],
     waits: Sequence[float],
     may_pass: Callable[[Exception], bool],

@@ -12,13 +12,10 @@ from pydantic import BeforeValidator, Field
 
 from tasks.config.loading import Config
 from tasks.failures import MistakeError
-from tasks.storage.addresses import open_address
+from tasks.storage.addresses import content_sha256, open_address
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-BLOCK = 1 << 20
-"""Number of bytes to read at a time."""
 
 
 class SentFileError(MistakeError):
@@ -60,12 +57,7 @@ class SentFile(Config):
             SentFileError: the copy is missing or has different content.
             AddressRefusedError: the storage refuses access.
         """
-        filesystem, path = self.opened()
-        digest = hashlib.sha256()
-        with filesystem.open(path, "rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-        self._compare(digest.hexdigest())
+        self._compare(content_sha256(*self.opened()))
 
     def read(self) -> bytes:
         """Return the content after comparing it with the digest.

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.config.nested_values import changed
 from tasks.failures import MistakeError
 from tasks.tables.content_digest import CLAIM, ContentError, check_pages, write_parquet
 from tasks.tables.row_groups import ROW_GROUP
@@ -101,13 +102,7 @@ def _make_messages(values: list[Any]) -> pa.Array:
 
 def _storable_within(value: Any) -> Any:
     """Return a value of a table with all its texts made `storable`."""
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, Mapping):
-        return {key: _storable_within(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_storable_within(part) for part in value]
-    return value
+    return changed(value, lambda part: storable(part) if isinstance(part, str) else part)
 
 
 def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:

@@ -296,6 +296,11 @@ def canonical_json(value: Any) -> str:
     return _CANONICAL.encode(value)
 
 
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of `canonical_json(value)`, as hex digits."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

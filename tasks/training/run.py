@@ -14,7 +14,7 @@ from typing import Any
 from tasks.cluster.memory import wait_until_killed_again
 from tasks.cluster.nodes import find_only_node, wait_until_node_dies
 from tasks.cluster.placement import find_cluster_gpu, list_cluster_nodes, make_rank_resources, resolve_auto_placement
-from tasks.cluster.processes import RunProcesses, check_resources, count_judge_gpus, verifiers_of_prompts
+from tasks.cluster.processes import RunProcesses, check_resources, verifiers_of_prompts
 from tasks.cluster.relay import RelayNodes
 from tasks.cluster.watchdog import watch
 from tasks.environments.episode import EpisodePlayer
@@ -35,11 +35,10 @@ from tasks.storage.durable import write_whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import convert_load_errors
 from tasks.storage.threads import PatientThreads
+from tasks.storage.uploads import Uploads
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import MIXTURE
-from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
-from tasks.training.actors.rewards import RewardClient
 from tasks.training.actors.weights import Weights, WeightStore, compute_needed_memory, open_weights_folder
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
@@ -49,7 +48,7 @@ from tasks.training.control.questions import Benchmark, load_questions
 from tasks.training.control.validation import find_validated_policy, split_validation
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt, read_prompts
-from tasks.training.learner.checkpoint_shards import ShardStorage, fetch_whole
+from tasks.training.learner.checkpoint_shards import fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.options.routing_replay import check_replayed_episodes, check_replayed_model
@@ -96,7 +95,7 @@ class RunInputs:
     """Parquet file of `schemas.MIXTURE`: the prompts."""
     folder: Path
     """The run folder: checkpoints, ledger, metrics, policy. It must be on persistent storage, unless `on_saved` and
-    `shards` copy the checkpoints there."""
+    `uploads` copy the checkpoints there."""
     verifiers: VerifiersConfig = DEFAULTS
     """Options of the verifiers that score responses."""
     benchmarks: Sequence[Benchmark] = ()
@@ -112,7 +111,7 @@ class RunInputs:
     """Called with what the run does before its first step."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint."""
-    shards: ShardStorage | None = None
+    uploads: Uploads | None = None
     """The run's address on blob storage. Ranks upload their checkpoint files there if their nodes do not see the run
     folder. Optional. If None, these nodes must see the folder."""
 
@@ -129,7 +128,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         OtherRunError: the run folder contains a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
-        NotSharedError: a node with learner ranks does not see the run folder, and `shards` is None.
+        NotSharedError: a node with learner ranks does not see the run folder, and `uploads` is None.
         StoreError: the files of a checkpoint on blob storage are damaged, or cannot be read.
         SharedMemoryError: a node has too little shared memory for weights.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
@@ -150,7 +149,7 @@ def train(inputs: RunInputs) -> TrainingResult:
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
     check_replayed_episodes(config, episodes=any(prompt.environment for prompt in prompts))
     questions = load_questions(config, inputs.model, inputs.benchmarks, inputs.verifiers)
-    if judge_gpus := count_judge_gpus(inputs.verifiers, verifiers_of_prompts(_list_judged(prompts, questions))):
+    if judge_gpus := inputs.verifiers.gpus(verifiers_of_prompts(_list_judged(prompts, questions))):
         check_resources(config, resuming=resuming, judge_gpus=judge_gpus)
     watch()
     return_freed_memory()
@@ -222,19 +221,20 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     folder = inputs.folder
     with contextlib.ExitStack() as stack:
         weights, where = _open_weights(stack, inputs, widening)
-        if isinstance(where, RelayNodes) and inputs.shards is None:
+        if isinstance(where, RelayNodes) and inputs.uploads is None:
             await where.check_run_folder(folder, make_rank_resources(inputs.config, list_cluster_nodes(), gpu=gpu))
         every = inputs.config.checkpoint_every
         checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check, every)
         checkpoint = checkpoints.find_newest()
-        state = await _load_state(checkpoint, inputs.config, inputs.shards)
+        state = await _load_state(checkpoint, inputs.config, inputs.uploads)
         config = resolve_types(inputs.config, learner=state.dtype, gpu=gpu)
         ledger, journal = _open_records(stack, folder, state, lease, config)
-        processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.shards)
+        processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.uploads)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
         judged = _list_judged(prompts, questions)
         turns = Turns(taken=config.takes_turns)
+        episodes = _make_episodes(inputs, judged)
         collaborators = Collaborators(
             make_actor=processes.make_actor,
             judge=processes.make_judge(inputs.verifiers, judged),
@@ -250,14 +250,14 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             validation_prompts=validated,
             questions=questions,
             turns=turns,
+            episodes=episodes,
             machine_use=MachineUse(
                 find_architecture(inputs.model),
                 gpu,
-                count_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) - {REWARD_MODEL}),
-                count_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) & {REWARD_MODEL}),
+                inputs.verifiers.gpus(verifiers_of_prompts(judged) - {REWARD_MODEL}),
+                inputs.verifiers.gpus(verifiers_of_prompts(judged) & {REWARD_MODEL}),
             ),
         )
-        collaborators.episodes = episodes = _make_episodes(inputs, judged, collaborators.judge)
         stack.enter_context(trackers.follow_run(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
 
@@ -283,12 +283,12 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
     )
 
 
-def _make_episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> Episodes | None:
+def _make_episodes(inputs: RunInputs, prompts: list[Prompt]) -> EpisodePlayer | None:
     """Return the player of the run's episodes, or None if no prompt has an environment."""
     if not any(prompt.environment for prompt in prompts):
         return None
     variables = inputs.config.sampling.chat_template_kwargs
-    return RunEpisodes(EpisodePlayer.from_model(inputs.model, variables, inputs.verifiers.environments), judge)
+    return EpisodePlayer.from_model(inputs.model, variables, inputs.verifiers.environments)
 
 
 def _open_weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:
@@ -308,7 +308,7 @@ def _open_weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int)
     return weights, relays
 
 
-async def _load_state(checkpoint: Path | None, config: TrainingConfig, storage: ShardStorage | None) -> RunState:
+async def _load_state(checkpoint: Path | None, config: TrainingConfig, storage: Uploads | None) -> RunState:
     """Return the state in `checkpoint`, checked against `config`, or the initial state without a checkpoint.
 
     If a different layout of learner ranks wrote the checkpoint, its learner shards are converted to the ranks of

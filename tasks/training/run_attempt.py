@@ -45,7 +45,7 @@ def run_attempt(
         print_attempt(location.folder, config, advance),
     ):
         shown = replace(inputs, on_phase=lambda what: advance(0, note=what))
-        return train(replace(shown, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
+        return train(replace(shown, lease=held.lease, on_saved=held.on_saved, uploads=held.uploads))
 
 
 @contextlib.contextmanager

@@ -56,8 +56,7 @@ class Log:
     """A log to write.
 
     Attributes:
-        path: its path in the folder of logs.
-        kind: what its samples are: `training`, `evaluation`, `difficulty` or `flipped`.
+        path: its path in the folder of logs, which begins with its kind.
         task: the name that the viewer shows.
         model: the policy.
         rows: the responses.
@@ -66,12 +65,16 @@ class Log:
     """
 
     path: str
-    kind: str
     task: str
     model: str
     rows: list[Rows]
     metadata: dict[str, Any] = field(default_factory=dict)
     sides: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of its samples: `training`, `evaluation`, `difficulty` or `flipped`."""
+        return self.path.partition("/")[0]
 
     @property
     def count(self) -> int:
@@ -80,7 +83,7 @@ class Log:
 
     def to_json(self) -> dict[str, Any]:
         """Return the log as JSON values for `tasks.view.child`."""
-        return asdict(self)
+        return {**asdict(self), "kind": self.kind}
 
 
 @dataclass
@@ -155,7 +158,6 @@ def _add_training(
             if of_log := logs.get((step, fate)):
                 chosen.logs += _split_log(
                     f"training/step-{step:05d}-{_make_safe(fate)}",
-                    kind="training",
                     task=f"step {step:05d} {fate}",
                     model="training",
                     responses=of_log,
@@ -239,7 +241,6 @@ def _add_evaluation(chosen: Selection, tables: ResponseTables, benchmark: str | 
         some = _take_first_groups(responses, share)
         chosen.logs += _split_log(
             f"evaluation/{_make_safe(of)}-{_make_safe(policy)}",
-            kind="evaluation",
             task=of,
             model=policy,
             responses=some,
@@ -292,7 +293,6 @@ def _add_flipped(
             # Rows of both policies to a question have to be in one part: they are divided by question.
             chosen.logs += _split_log(
                 f"flipped/{_make_safe(of)}-{name}-{_make_safe(pair[1])}-vs-{_make_safe(pair[0])}",
-                kind="flipped",
                 task=f"flipped {of}: {name}",
                 model=f"{pair[1]} vs {pair[0]}",
                 responses=sorted(responses, key=lambda response: response.prompt_id),
@@ -342,7 +342,6 @@ def _add_difficulty(chosen: Selection, tables: ResponseTables, most: int) -> Non
         some = _take_first_groups(responses, share)
         chosen.logs += _split_log(
             f"difficulty/{_make_safe(policy)}",
-            kind="difficulty",
             task="difficulty",
             model=policy,
             responses=some,

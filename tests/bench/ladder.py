@@ -68,8 +68,8 @@ CURVE = (1, 2, 4, 8, 16)
 class DrawingActor(ActorProcess):
     """An actor whose responses have lengths drawn from `seed`; without one, as long as they are asked to be."""
 
-    def __init__(self, model: str, config: Any, seed: int | None) -> None:
-        super().__init__(model, config)
+    def __init__(self, config: TrainingConfig, model: str, seed: int | None) -> None:
+        super().__init__(config, model)
         self._draws = seed is not None
         chance = random.Random(seed)
         self._draw = make_length_sampler(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
@@ -132,9 +132,7 @@ def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> C
     import ray
 
     remote = ray.remote(DrawingActor).options(num_cpus=1, max_concurrency=10_000)
-    return lambda index, _: RayActor(
-        lambda: remote.remote(str(model), config.actors, index if draws else None), config.actors
-    )
+    return lambda index, _: RayActor(lambda: remote.remote(config, str(model), index if draws else None), config.actors)
 
 
 def lengths(seed: int = 0) -> Callable[[], int]:
@@ -181,8 +179,8 @@ async def measured(config: TrainingConfig, model: Path, folder: Path) -> list[di
     collaborators = Collaborators(
         actor_maker(model, config),
         ChanceJudge(chance),
-        RestartingLearner(WritingLearner(model / "model.safetensors"), config),
         WeightStore(folder / "weights"),
+        RestartingLearner(WritingLearner(model / "model.safetensors"), config),
         ledger,
         rows,
         Checkpoints(folder / "checkpoints"),

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from tasks.generation.config import EngineConfig
+from tasks.generation.interface import EngineUse
 
 CONTEXT = 320
 BATCHED_TOKENS = 4099
@@ -33,7 +34,7 @@ def engine(tiny_model, loop, before):
     arguments = {"max_num_batched_tokens": BATCHED_TOKENS}
     options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1, vllm=arguments)
     environment = dict(os.environ)
-    engine = loop.run(Engine.start(tiny_model, options, updatable=True))
+    engine = loop.run(Engine.start(tiny_model, options, EngineUse(updatable=True)))
     assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"
     yield engine
     engine.shutdown()

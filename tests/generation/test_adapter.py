@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.interface import EngineError
+from tasks.generation.interface import EngineError, EngineUse
 from tasks.storage.tensor_digest import compute_contents
 from tasks.training.learner.adapter import WEIGHTS, describe_adapter
 from tasks.training.options.learner import LoraConfig
@@ -61,7 +61,7 @@ def engine(tiny_model, loop):
 
     options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32", cpu_threads=1)
     adapter = describe_adapter(tiny_model, LoraConfig(rank=RANK, alpha=6))
-    engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter=adapter))
+    engine = loop.run(Engine.start(tiny_model, options, EngineUse(updatable=True, adapter=adapter)))
     yield engine
     engine.shutdown()
 

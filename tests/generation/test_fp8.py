@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from tasks.generation import weight_transfer
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.interface import EngineUse
 from tasks.storage.tensor_digest import compute_contents
 from tests.generation.conftest import CONTEXT
 from tests.tiny_model import build
@@ -31,7 +32,7 @@ async def sampled(engine):
 async def started(model):
     from tasks.generation.engine import Engine
 
-    return await Engine.start(model, OPTIONS, updatable=True)
+    return await Engine.start(model, OPTIONS, EngineUse(updatable=True))
 
 
 def test_an_updated_engine_is_one_that_was_started_with_the_new_weights(tiny_model, tmp_path, monkeypatch):

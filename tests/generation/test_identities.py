@@ -200,7 +200,7 @@ def test_the_seed_of_a_sample_depends_on_the_prompt_alone(edit, tmp_path):
     def seeds(asked):
         cache = cache_in(tmp_path, JudgedBy(VerifiersConfig(time_limit_seconds=len(asked["prompt_id"])), ""))
         key = "k" if asked["environment"] is None else cache._compute_episode_key(asked)
-        job = Job(0, asked, key, sampling, cache, None, set(), {})
+        job = Job(0, asked, key, sampling, cache, None)
         return [job.compute_seed(number) for number in range(2)]
 
     plain, games = table("Play.").to_pylist()[0], [episode(GUESS, prompt_id=name) for name in ("p", "q")]

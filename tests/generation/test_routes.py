@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics
+from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics, EngineUse
 from tests.model_check.families import build
 
 pytestmark = pytest.mark.engine
@@ -51,4 +51,4 @@ def test_vllm_is_asked_for_routes_and_has_none_on_cpus(loop, tmp_path):
 
     folder = build(tmp_path / "model", "qwen3_moe")
     with pytest.raises(EngineOptionsError, match="Model Runner V2"):
-        loop.run(Engine.start(folder, EngineConfig(max_model_len=64), returns_routes=True))
+        loop.run(Engine.start(folder, EngineConfig(max_model_len=64), EngineUse(returns_routes=True)))

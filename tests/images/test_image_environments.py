@@ -24,7 +24,8 @@ import pathlib, sys
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
-load(sys.argv[1], EngineConfig(), EngineOutput(pathlib.Path("output")), updatable=False, adapter=None, can_sleep=False)
+from tasks.generation.interface import EngineUse
+load(sys.argv[1], EngineConfig(), EngineOutput(pathlib.Path("output")), EngineUse())
 """
 
 

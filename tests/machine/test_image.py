@@ -5,6 +5,7 @@ import pytest
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.engine_start import load
+from tasks.generation.interface import EngineUse
 from tasks.machine import image
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME, ImageError, check_image
 from tasks.verifiers.chat.config import JudgeConfig
@@ -63,7 +64,7 @@ def test_engines_and_judges_that_a_stage_serves_ask_before_they_start(pod, monke
     pod("none")
     monkeypatch.setattr(image, "count_pod_gpus", lambda: 1)
     with pytest.raises(ImageError):
-        load("model", EngineConfig(), EngineOutput(tmp_path / "output"), updatable=False, adapter=None, can_sleep=False)
+        load("model", EngineConfig(), EngineOutput(tmp_path / "output"), EngineUse())
     with pytest.raises(ImageError), serve(JudgeConfig(model="model")):
         raise AssertionError("it serves")
     with serve(JudgeConfig(model="model", url="https://judge.example/v1")) as elsewhere:

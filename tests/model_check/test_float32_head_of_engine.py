@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine import Engine
+from tasks.generation.interface import EngineUse
 from tasks.model_check.check import check_model
 from tasks.model_check.engine import sample_responses
 from tasks.model_check.learner import LearnerCheck
@@ -32,7 +33,7 @@ def silent(tmp_path_factory):
 
 
 async def sampled(folder, head_dtype):
-    engine = await Engine.start(folder, EngineConfig(**ENGINE), head_dtype=head_dtype)
+    engine = await Engine.start(folder, EngineConfig(**ENGINE), EngineUse(head_dtype=head_dtype))
     try:
         return await sample_responses(engine, [[first, 7, 8, 9] for first in range(10, 74)])
     finally:

@@ -16,7 +16,7 @@ from tasks.records.run_storage import open_run_storage
 from tasks.records.shorter_runs import find_run_location
 from tasks.storage.lease import Lease, RunInUseError
 from tasks.training.control.validation import split_validation
-from tasks.training.learner.checkpoint_shards import LearnerShards
+from tasks.training.learner.checkpoint_shards import LearnerShards, Upload
 from tasks.training.run_attempt import print_attempt
 from tests.object_store import BUCKET, object_store
 from tests.records.test_remote_store import connect
@@ -71,7 +71,7 @@ class Machine:
             return ["right", SCORES.get(actor.version, "wrong") if prompt in held_out else "wrong"]
 
         with self.holding(options) as (location, held):
-            learner = learner(held.shards) if learner else RecordingLearner()
+            learner = learner(held.uploads) if learner else RecordingLearner()
             run = Run(location.folder, options, prompts(60), answers, learner, on_saved=held.on_saved)
             run.asked = asked
             run.play()
@@ -343,13 +343,14 @@ class UploadingLearner(RecordingLearner):
         part.parent.mkdir(exist_ok=True)
         part.write_text(json.dumps(self.version))
         upload = f"{folder.parent.stem}.1a2b3c4d"
-        files = self.storage.put(upload, part.parent, [part])
+        files = Upload(self.storage, upload).put(part.parent, [part])
         LearnerShards(address=self.storage.address, upload=upload, files=files).write(folder)
 
     async def load(self, folder):
         parts = LearnerShards.read(folder)
-        assert self.storage.find_missing(parts) == ""
-        self.storage.fetch(parts.upload, folder / "fetched", parts.files)
+        upload = Upload(self.storage, parts.upload)
+        assert upload.lack(parts.files) == ""
+        upload.fetch(folder / "fetched", parts.files)
         self.version = json.loads((folder / "fetched" / "rank_0").read_text())
 
 

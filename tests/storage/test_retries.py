@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.storage.retries import retrying
+from tasks.storage.retries import call_with_retries
 
 
 def failing(times, error):
@@ -18,23 +18,23 @@ def failing(times, error):
 
 
 def test_what_may_pass_is_tried_again_and_the_result_returned():
-    assert retrying(failing(2, ConnectionError("reset")), (0, 0), lambda error: True, "bucket") == 3
+    assert call_with_retries(failing(2, ConnectionError("reset")), (0, 0), lambda error: True, "bucket") == 3
 
 
 def test_the_last_attempt_raises_what_it_met():
     with pytest.raises(ConnectionError):
-        retrying(failing(3, ConnectionError("reset")), (0, 0), lambda error: True, "bucket")
+        call_with_retries(failing(3, ConnectionError("reset")), (0, 0), lambda error: True, "bucket")
 
 
 def test_an_error_that_will_not_pass_is_raised_at_once():
     call = failing(1, PermissionError("denied"))
     with pytest.raises(PermissionError):
-        retrying(call, (0, 0), lambda error: not isinstance(error, PermissionError), "bucket")
+        call_with_retries(call, (0, 0), lambda error: not isinstance(error, PermissionError), "bucket")
     assert call() == 2
 
 
 def test_a_person_reads_of_the_first_retry_alone(caplog):
-    retrying(failing(3, ConnectionError("reset")), (0, 0, 0), lambda error: True, "bucket")
+    call_with_retries(failing(3, ConnectionError("reset")), (0, 0, 0), lambda error: True, "bucket")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "bucket: reset; trying again in 0 s, at most 3 times"
     ]

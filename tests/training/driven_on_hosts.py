@@ -36,7 +36,7 @@ def main(order: dict) -> None:
     inputs = RunInputs(recipe, Path(order["model"]), Path(order["prompts"]), folder, on_step=slowly)
     address, every = order.get("address"), recipe.checkpoint_every
     with open_run_storage(folder, address, lambda _: s3fs.S3FileSystem(**order["storage"]), every) as held:
-        result = train(replace(inputs, lease=held.lease, on_saved=held.on_saved, shards=held.shards))
+        result = train(replace(inputs, lease=held.lease, on_saved=held.on_saved, uploads=held.uploads))
     (folder / "resumed_from").write_text(str(result.resumed_from))
 
 

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from tasks.environments.episode import EpisodePlayer
 from tasks.environments.sessions import AsksForTurn, Ended, Failed, Overran
 from tasks.generation.environment_spec import EnvironmentSpec
-from tasks.training.actors.episodes import RunEpisodes
 from tasks.verifiers.scores import FunctionFailure
 
 ENVIRONMENT = EnvironmentSpec("rooms.scripted", turns=4)
@@ -98,6 +97,6 @@ class ScriptedPool:
         """There is nothing to end."""
 
 
-def episodes(judge, make):
-    """The episodes of a run whose environments are what `make` returns."""
-    return RunEpisodes(EpisodePlayer(ScriptedPool(make), ScriptedConversation()), judge)
+def episodes(make):
+    """The player of episodes whose environments are what `make` returns."""
+    return EpisodePlayer(ScriptedPool(make), ScriptedConversation())

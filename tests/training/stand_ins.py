@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.environments.episode import EpisodePlayer
 from tasks.generation.config import SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion, EngineStatistics, VersionSpan, WeightUpdate
@@ -26,7 +27,6 @@ from tasks.records.run_state import RunState
 from tasks.records.saved_groups import load_groups
 from tasks.storage.tensor_digest import Contents
 from tasks.tables.parquet import read_table
-from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.rewards import JudgementError
 from tasks.training.actors.weights import WeightStore
 from tasks.training.control.collaborators import Collaborators
@@ -278,7 +278,7 @@ class Run:
     judge: object = field(default_factory=TableJudge)
     make_actor: Callable[[int], ScriptedActor] | None = None
     questions: list[Question] = field(default_factory=list)
-    episodes: Episodes | None = None
+    episodes: EpisodePlayer | None = None
     on_saved: Callable[[Path], None] = lambda _: None
     phases: list[str] = field(default_factory=list)
     attempts: list[tuple[int, int]] = field(default_factory=list)
@@ -304,8 +304,8 @@ class Run:
         collaborators = Collaborators(
             self._new_actor,
             self.judge,
-            learner,
             self.weights,
+            learner,
             self.ledger,
             self.journal,
             self.checkpoints,

@@ -1,4 +1,4 @@
-"""Plays the episodes of a run: an actor generates the policy's turns, and the reward client scores for environments.
+"""Connects the episodes of a run to its actors and verifiers: what environments may request, and the load of a slot.
 
 While the environment of an episode works, the episode does not count as load of its slot: the actor is given other
 samples. All turns of an episode go to the same actor, which has its prefix in the KV cache.
@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from tasks.environments.episode import EpisodePlayer, EpisodeRequest, GenerateTurn, Observer
-from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
 from tasks.training.actors.rewards import RewardClient, judge_text
@@ -23,76 +20,18 @@ from tasks.verifiers.code.running import Execution
 
 
 @dataclass(frozen=True)
-class Episode:
-    """A request for an episode.
-
-    Attributes:
-        prompt: its prompt, which has an environment.
-        sampling: sampling options. `max_tokens` limits all tokens of the episode together.
-        seed: seed of the policy's turns. Optional. If None, the engine's random stream is used.
-        group: number of the group, or -1 for a validation.
-        index: number of the sample within the group.
-        recorded: the turns before the episode was interrupted.
-    """
-
-    prompt: Prompt
-    sampling: SamplingConfig
-    seed: int | None
-    group: int
-    index: int
-    recorded: Completion | None = None
-
-
-class Episodes(Protocol):
-    """The fleet's interface to the player of a run's episodes."""
-
-    async def play(self, episode: Episode, generate: GenerateTurn, observer: Observer) -> Completion:
-        """Play an episode whose turns `generate` samples. Only exceptions of `generate` propagate."""
-
-    async def aclose(self) -> None:
-        """End the processes of environments."""
-
-
-class RunEpisodes:
-    """Plays the episodes of a run, with environments in processes on this machine and the run's reward client."""
-
-    def __init__(self, player: EpisodePlayer, judge: RewardClient) -> None:
-        self._player = player
-        self._judge = judge
-
-    async def play(self, episode: Episode, generate: GenerateTurn, observer: Observer) -> Completion:
-        """Play an episode (`Episodes.play`)."""
-        prompt = episode.prompt
-        assert prompt.environment is not None
-
-        request = EpisodeRequest(
-            prompt.environment,
-            prompt.prompt_id,
-            prompt.messages,
-            prompt.token_ids,
-            episode.index,
-            episode.sampling,
-            episode.seed,
-            episode.group,
-        )
-        return await self._player.play(request, generate, _Services(self._judge, prompt), observer, episode.recorded)
-
-    async def aclose(self) -> None:
-        """End the processes of environments."""
-        await self._player.aclose()
-
-
-@dataclass(frozen=True)
-class _Services:
+class RunServices:
     """The run's verifiers and sandbox, as the environment of one prompt uses them (`Services`)."""
 
     client: RewardClient
     prompt: Prompt
 
     async def judge(self, text: str, earlier: list[Message]) -> Score:
+        """Score a text with the prompt's verifier."""
         return await judge_text(self.client, self.prompt, text, earlier)
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox."""
         return await self.client.run_program(program, output_chars)
 
 

@@ -15,7 +15,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 
+from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import (
     Completion,
@@ -24,9 +26,10 @@ from tasks.generation.interface import (
     sample_seed,
 )
 from tasks.machine.memory_limit import MemoryLimitError, find_shortage
-from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
+from tasks.training.actors.episodes import RunServices, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
+from tasks.training.actors.rewards import RewardClient
 from tasks.training.actors.slot import ActorSlot, SlotState
 from tasks.training.actors.updates import WeightUpdates
 from tasks.training.actors.weights import Weights
@@ -53,6 +56,26 @@ ENGINES = (
 """Metrics of the engines, from their statistics (`Fleet.take_figures`)."""
 
 
+@dataclass
+class FleetCollaborators:
+    """The collaborators of a `Fleet`, in addition to options and samples.
+
+    Attributes:
+        make_actor: creates an actor. Its arguments are the index of the slot, and the number of actors that the slot
+            has had before.
+        judge: client that scores responses, also for environments.
+        weights: the weights that actors take.
+        turns: time sharing of the GPUs between engines and learner. By default they share no GPUs by time.
+        episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an environment.
+    """
+
+    make_actor: Callable[[int, int], Actor]
+    judge: RewardClient
+    weights: Weights
+    turns: Turns = field(default_factory=Turns, kw_only=True)
+    episodes: EpisodePlayer | None = field(default=None, kw_only=True)
+
+
 class Fleet:
     """Manages all actors of a run: hands samples out to them, keeps their weights current, and replaces lost actors.
 
@@ -61,35 +84,22 @@ class Fleet:
     """
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        window: Window,
-        make_actor: Callable[[int, int], Actor],
-        weights: Weights,
-        receiver: Receiver,
-        turns: Turns | None = None,
-        episodes: Episodes | None = None,
+        self, config: TrainingConfig, window: Window, collaborators: FleetCollaborators, receiver: Receiver
     ) -> None:
         """Create a fleet without actors. `run` starts them.
 
         Args:
             config: the options of the run.
             window: the groups whose samples are generated.
-            make_actor: creates an actor. Its arguments are the index of the slot, and the number of actors that the
-                slot has had before.
-            weights: the weights that actors take.
+            collaborators: creates actors, and what they work with.
             receiver: is notified of responses, losses and updates.
-            turns: time sharing of the GPUs between engines and learner. Optional. If None, they share no GPUs by time.
-            episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an
-                environment.
         """
         self._config = config
-        self._episodes = episodes
+        self._collaborators = collaborators
         self._window = window
-        self._make_actor = make_actor
-        self._weights = weights
+        self._weights = collaborators.weights
         self._receiver = receiver
-        self._turns = turns or Turns()
+        self._turns = collaborators.turns
         self._closing = False
         self._options_work = False  # an engine has started with these options
         self._has_answered = False  # an engine has generated a response
@@ -100,7 +110,7 @@ class Fleet:
         # the whole group, as far as `prefetch` allows an actor to wait for that.
         self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
         self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
-        self._updates = WeightUpdates(config, self.slots, weights, receiver, self._turns)
+        self._updates = WeightUpdates(config, self.slots, self._weights, receiver, self._turns)
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of `ENGINES` since the last call, `seconds` ago."""
@@ -169,10 +179,13 @@ class Fleet:
         slot.running[sample] = asyncio.create_task(self._generate(slot, sample))
 
     async def _generate(self, slot: ActorSlot, sample: Sample) -> None:
-        actor = slot.actor
+        actor, group, seed = slot.actor, sample.group, self._seed(sample)
         assert actor is not None
+        observer = SlotObserver(slot, lambda: self._dispatch_among([slot]), sample)
         try:
-            completion = await self._respond(slot, actor, sample)
+            completion = await self._respond(
+                actor, group.prompt, self._config.sampling, seed, group.number, sample.index, observer, sample.recorded
+            )
         except RequestRefusedError as refusal:
             self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
@@ -186,15 +199,37 @@ class Fleet:
             self._receiver.on_generated(sample, completion)
         self._dispatch_among([slot])
 
-    async def _respond(self, slot: ActorSlot, actor: Actor, sample: Sample) -> Completion:
-        """Return the response of a sample, or its episode. The actor generates all turns of an episode."""
-        prompt, seed = sample.group.prompt, self._seed(sample)
+    async def _respond(
+        self,
+        actor: Actor,
+        prompt: Prompt,
+        sampling: SamplingConfig,
+        seed: int | None,
+        group: int,
+        index: int,
+        observer: SlotObserver,
+        recorded: Completion | None = None,
+    ) -> Completion:
+        """Return response `index` to a prompt, or its episode. The actor generates all turns of an episode.
+
+        Args:
+            actor: the actor.
+            prompt: the prompt.
+            sampling: sampling options. `max_tokens` limits all tokens of an episode together.
+            seed: seed of the response. Optional. If None, the engine's random stream is used.
+            group: number of the group, or -1 for a validation.
+            index: number of the sample within the group.
+            observer: callbacks during an episode.
+            recorded: the turns before the episode was interrupted. Optional.
+        """
         if prompt.environment is None:
-            return await actor.generate(prompt.token_ids, self._config.sampling, seed)
-        assert self._episodes is not None, "a prompt with an environment has a player of episodes"
-        episode = Episode(prompt, self._config.sampling, seed, sample.group.number, sample.index, sample.recorded)
-        observer = SlotObserver(slot, lambda: self._dispatch_among([slot]), sample)
-        return await self._episodes.play(episode, actor.generate, observer)
+            return await actor.generate(prompt.token_ids, sampling, seed)
+        episodes, services = self._collaborators.episodes, RunServices(self._collaborators.judge, prompt)
+        assert episodes is not None, "a prompt with an environment has a player of episodes"
+        request = EpisodeRequest(
+            prompt.environment, prompt.prompt_id, prompt.messages, prompt.token_ids, index, sampling, seed, group
+        )
+        return await episodes.play(request, actor.generate, services, observer, recorded)
 
     def _seed(self, sample: Sample) -> int | None:
         if not self._config.deterministic:
@@ -256,7 +291,8 @@ class Fleet:
         if actor is None:
             raise ActorLostError(f"actor {slot.index} {slot.description}")
         slot.begin_request()
-        call = asyncio.create_task(self._validate(slot, actor, Episode(prompt, sampling, seed, -1, index)))
+        observer = SlotObserver(slot, self.dispatch)
+        call = asyncio.create_task(self._respond(actor, prompt, sampling, seed, -1, index, observer))
         slot.validation_calls.add(call)
         try:
             return await call
@@ -276,12 +312,6 @@ class Fleet:
                 slot.finish_training()
             self.dispatch()
 
-    async def _validate(self, slot: ActorSlot, actor: Actor, episode: Episode) -> Completion:
-        if episode.prompt.environment is None:
-            return await actor.generate(episode.prompt.token_ids, episode.sampling, episode.seed)
-        assert self._episodes is not None, "a prompt with an environment has a player of episodes"
-        return await self._episodes.play(episode, actor.generate, SlotObserver(slot, self.dispatch))
-
     # Life cycle of an actor
 
     async def run(self) -> None:
@@ -299,7 +329,7 @@ class Fleet:
         was_short = False  # the last actor ran out of memory when it started
         while True:
             await self._back_off(slot)
-            actor = self._make_actor(slot.index, slot.create())
+            actor = self._collaborators.make_actor(slot.index, slot.create())
             lost: Exception | None = None
             try:
                 await self._serve(slot, actor)

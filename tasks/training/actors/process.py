@@ -14,18 +14,18 @@ from tasks.generation.interface import (
     Completion,
     EngineError,
     EngineStatistics,
+    EngineUse,
     RequestRefusedError,
     WeightsNotTakenError,
     WeightUpdate,
 )
 from tasks.machine.memory_limit import ShortOfMemoryError
-from tasks.machine.precision import HeadDtype
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import describe_free_resources
 from tasks.training.actors.broadcast import RelayError
 from tasks.training.learner.adapter import describe_adapter
-from tasks.training.options.learner import LoraConfig
-from tasks.training.options.run import ActorsConfig
+from tasks.training.options.run import ActorsConfig, TrainingConfig
+from tasks.training.runtime.ray_calls import result_of
 from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
 
 STOP_SECONDS = 10.0
@@ -88,23 +88,15 @@ class ActorProcess:
     A call may arrive twice, because Ray repeats a call if the answer was lost with a connection.
     """
 
-    def __init__(
-        self,
-        model: str,
-        config: ActorsConfig,
-        lora: LoraConfig | None = None,
-        *,
-        takes_turns: bool = False,
-        returns_routes: bool = False,
-        head_dtype: HeadDtype = "model",
-    ) -> None:
-        self._model = model
+    def __init__(self, config: TrainingConfig, model: str) -> None:
         self._config = config
-        self._lora = lora
-        self._takes_turns = takes_turns
-        self._returns_routes = returns_routes
-        self._head_dtype = head_dtype
+        self._model = model
         self._engine: Engine | None = None
+
+    @property
+    def _running(self) -> Engine:
+        assert self._engine is not None, "start() has returned"
+        return self._engine
 
     async def placed(self) -> str:
         """Return the id of the node. Ray answers the call once the process has its resources in the cluster."""
@@ -119,46 +111,40 @@ class ActorProcess:
         engine loads.
         """
         if self._engine is None:
-            self._engine = await Engine.start(
-                self._model,
-                self._config.engine,
+            config = self._config
+            use = EngineUse(
                 updatable=True,
-                adapter=describe_adapter(self._model, self._lora) if self._lora else None,
-                can_sleep=self._takes_turns,
-                returns_routes=self._returns_routes,
-                head_dtype=self._head_dtype,
+                adapter=describe_adapter(self._model, config.lora) if config.lora else None,
+                can_sleep=config.takes_turns,
+                returns_routes=config.routing_replay,
+                head_dtype=config.head_dtype,
             )
+            self._engine = await Engine.start(self._model, config.actors.engine, use)
         return os.getpid()
 
     async def kv_cache_memory(self) -> int:
         """Return the bytes of the engine's KV cache on each of its GPUs."""
-        assert self._engine is not None
-        return await self._engine.kv_cache_memory()
+        return await self._running.kv_cache_memory()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """Return one response. vLLM shares the prompt's KV cache among all responses to it."""
-        assert self._engine is not None
-        return await self._engine.generate(prompt_ids, sampling, seed=seed)
+        return await self._running.generate(prompt_ids, sampling, seed=seed)
 
     async def update(self, path: str, version: int, keep_cache: bool) -> WeightUpdate:
         """Replace the weights of the engine by the weights at `path`."""
-        assert self._engine is not None
-        return await self._engine.update_weights(path, version, keep_cache=keep_cache)
+        return await self._running.update_weights(path, version, keep_cache=keep_cache)
 
     async def sleep(self) -> None:
         """Take the engine off its GPU."""
-        assert self._engine is not None
-        await self._engine.sleep()
+        await self._running.sleep()
 
     async def wake(self) -> None:
         """Bring the engine back to its GPU."""
-        assert self._engine is not None
-        await self._engine.wake()
+        await self._running.wake()
 
     async def statistics(self) -> EngineStatistics:
         """Return the newest statistics of the engine."""
-        assert self._engine is not None
-        return self._engine.statistics
+        return self._running.statistics
 
     def stop(self) -> None:
         """Shut the engine down, so that its processes end before this one is killed."""
@@ -315,10 +301,7 @@ class RayActor:
         import ray
 
         try:
-            return await reference
-        except asyncio.CancelledError:
-            ray.cancel(reference)  # the engine need not finish it
-            raise
+            return await result_of(reference)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineError | ShortOfMemoryError):
                 raise ActorLostError(str(error.cause)) from error

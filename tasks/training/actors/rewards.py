@@ -19,6 +19,7 @@ from tasks.machine.resources import process_cores
 from tasks.tables.schemas import Message
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import RewardsConfig
+from tasks.training.runtime.ray_calls import result_of
 from tasks.verifiers import Score, VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.calls import Response
 from tasks.verifiers.code.running import Execution
@@ -213,7 +214,7 @@ class RayJudge:
         import ray
 
         try:
-            execution: Execution = await _wait_for_call(self._handle.run_program.remote(program, output_chars))
+            execution: Execution = await result_of(self._handle.run_program.remote(program, output_chars))
         except ray.exceptions.RayTaskError as error:
             raise CannotJudge(one_line(error.cause)) from error
         except ray.exceptions.RayError as error:
@@ -234,7 +235,7 @@ class RayJudge:
         import ray
 
         try:
-            score: Score = await _wait_for_call(self._handle.score.remote(*arguments))
+            score: Score = await result_of(self._handle.score.remote(*arguments))
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, MistakeError | InfrastructureError):
                 raise error.cause from error
@@ -249,17 +250,6 @@ class RayJudge:
 
         retried = {f"{verifier}/retried": float(count) for verifier, count in sorted(self._retried.items())}
         try:
-            return {**await _wait_for_call(self._handle.figures.remote()), **retried}
+            return {**await result_of(self._handle.figures.remote()), **retried}
         except ray.exceptions.RayError:
             return retried
-
-
-async def _wait_for_call(call: Any) -> Any:
-    """Return the result of a Ray call. If this task is cancelled, cancel the call: Ray would repeat it and log that."""
-    import ray
-
-    try:
-        return await call
-    except asyncio.CancelledError:
-        ray.cancel(call)
-        raise

@@ -9,28 +9,22 @@ from pathlib import Path
 from tasks.records.checkpoint import Checkpoints
 from tasks.records.journal import Metrics
 from tasks.records.ledger import Ledger
-from tasks.training.actors.episodes import Episodes
-from tasks.training.actors.process import Actor
-from tasks.training.actors.rewards import RewardClient
-from tasks.training.actors.weights import Weights
+from tasks.training.actors.fleet import FleetCollaborators
 from tasks.training.control.batch import Advantages, advantages
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.telemetry.machine_use import MachineUse
 
 
 @dataclass
-class Collaborators:
+class Collaborators(FleetCollaborators):
     """Everything that a `Controller` needs in addition to options and prompts. Tests replace any of it.
 
+    `learner` uses the same `turns`.
+
     Attributes:
-        make_actor: creates an actor. Its arguments are the index of the slot, and the number of actors that the slot
-            has had before.
-        judge: client that scores responses.
         learner: trains, and restarts lost ranks.
-        weights: the files through which actors take new weights.
         ledger: records the outcome of every group.
         journal: records the metrics of every step.
         checkpoints: writes and uploads checkpoints.
@@ -40,16 +34,10 @@ class Collaborators:
         validation_prompts: prompts that are never trained on. Empty without validation.
         questions: benchmark questions, which validation uses too.
         advantages: computes the advantages of a batch.
-        turns: time sharing of the GPUs between engines and learner. `learner` uses the same object. Optional. If None,
-            they share no GPUs by time.
-        episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an environment.
         machine_use: measures how well the run uses its machines.
     """
 
-    make_actor: Callable[[int, int], Actor]
-    judge: RewardClient
     learner: RestartingLearner
-    weights: Weights
     ledger: Ledger
     journal: Metrics
     checkpoints: Checkpoints
@@ -59,6 +47,4 @@ class Collaborators:
     validation_prompts: Sequence[Prompt] = ()
     questions: Sequence[Question] = ()
     advantages: Advantages = advantages
-    turns: Turns | None = None
-    episodes: Episodes | None = None
     machine_use: MachineUse = field(default_factory=MachineUse)

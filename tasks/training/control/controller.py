@@ -86,19 +86,8 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = self._recorded_at = 0.0
-        self.lifecycle = GroupLifecycle(
-            config,
-            prompts,
-            collaborators.make_actor,
-            collaborators.judge,
-            collaborators.weights,
-            collaborators.ledger,
-            clock=self._compute_elapsed,
-            turns=collaborators.turns,
-            episodes=collaborators.episodes,
-        )
-        fleet, validated, leave = self.lifecycle.fleet, collaborators.validation_prompts, self._learner.leave_gpus
-        self.validation = Validation(config, validated, fleet, self._judge, leave, collaborators.questions)
+        self.lifecycle = GroupLifecycle(config, prompts, collaborators, clock=self._compute_elapsed)
+        self.validation = Validation(config, collaborators, self.lifecycle.fleet)
         self._stall_limit = Limit.from_config(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all source files, which would block a running event loop

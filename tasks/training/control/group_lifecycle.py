@@ -20,12 +20,10 @@ from dataclasses import replace
 
 from tasks.generation.interface import Completion, WeightUpdate
 from tasks.records.kept_tokens import TrainedTokens
-from tasks.records.ledger import Fate, Ledger
-from tasks.training.actors.episodes import Episodes
+from tasks.records.ledger import Fate
 from tasks.training.actors.fleet import Fleet
-from tasks.training.actors.process import Actor
-from tasks.training.actors.rewards import MIN_JUDGED, RewardClient, judge_response
-from tasks.training.actors.weights import Weights
+from tasks.training.actors.rewards import MIN_JUDGED, judge_response
+from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.group_judgements import GroupJudgements
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
@@ -34,7 +32,6 @@ from tasks.training.groups.window import Window
 from tasks.training.objective.rounding import are_equal
 from tasks.training.options.prompts import DynamicResampling
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.timeouts import run_until_first_ends
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.verifiers.function_watch import FunctionWatch
@@ -56,42 +53,27 @@ class GroupLifecycle:
     """
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        prompts: PromptStream,
-        make_actor: Callable[[int, int], Actor],
-        judge: RewardClient,
-        weights: Weights,
-        ledger: Ledger,
-        clock: Callable[[], float],
-        turns: Turns | None = None,
-        episodes: Episodes | None = None,
+        self, config: TrainingConfig, prompts: PromptStream, collaborators: Collaborators, clock: Callable[[], float]
     ) -> None:
         """Create an empty life cycle. `run` starts actors and scoring.
 
         Args:
             config: the options of the run.
             prompts: the order in which prompts are sampled.
-            make_actor: creates the actor for a slot, as `Fleet` needs it.
-            judge: client that scores responses.
-            weights: the weights that actors take.
-            ledger: records the outcome of every group.
+            collaborators: the actors, the reward workers, the weights and the ledger of the run.
             clock: returns the seconds since the run began.
-            turns: time sharing of the GPUs between engines and learner. Optional. If None, they share no GPUs by time.
-            episodes: plays the episodes of prompts with an environment. Optional. If None, no prompt has an
-                environment.
         """
         self._config = config
         self._prompts = prompts
-        self._judge = judge
-        self._weights = weights
-        self._ledger = ledger
+        self._judge = collaborators.judge
+        self._weights = collaborators.weights
+        self._ledger = collaborators.ledger
         self._clock = clock
         self.window = Window(self._open)
-        self.fleet = Fleet(config, self.window, make_actor, weights, self, turns, episodes)
+        self.fleet = Fleet(config, self.window, collaborators, self)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
-        self._groups = GroupJudgements(judge)
+        self._groups = GroupJudgements(collaborators.judge)
         self._functions = FunctionWatch()
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._size = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from tasks.generation import chat_template
 from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.rollouts.judging import split_judgeable
 from tasks.storage.model_folder import convert_load_errors
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import json_digest
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import TrainingConfig
@@ -39,7 +38,7 @@ class Benchmark:
         """Digest of everything that its scores depend on except the policy: sampling, questions and ground truths."""
         columns = self.questions.select(["prompt_id", "messages", "verifier", "ground_truth"])
         content = [non_default_options(self.asked), columns.to_pylist()]
-        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+        return json_digest(content)
 
 
 def load_questions(

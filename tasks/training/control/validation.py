@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
-from tasks.training.actors.rewards import RewardClient, judge_group, judge_response, make_scorer
+from tasks.training.actors.rewards import judge_group, judge_response, make_scorer
 from tasks.training.actors.slot import ActorSlot
+from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import TrainingConfig, ValidationConfig
@@ -60,32 +61,24 @@ class Validation:
         responses: number of responses generated so far, over all validations.
     """
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        prompts: Sequence[Prompt],
-        fleet: Fleet,
-        judge: RewardClient,
-        let_engines_work: Callable[[], Awaitable[None]],
-        questions: Sequence[Question] = (),
-    ) -> None:
+    def __init__(self, config: TrainingConfig, collaborators: Collaborators, fleet: Fleet) -> None:
         """Prepare the validation of prompts and questions. Without any of them, no version is validated.
 
         Args:
             config: the options of the run.
-            prompts: the held-out prompts of the mixture. They are sampled with the options of training.
+            collaborators: the prompts, which are sampled with the options of training; the questions, which are sampled
+                with the options of their benchmarks; the client that scores; and the learner, which leaves engines the
+                GPUs.
             fleet: the actors that answer them.
-            judge: client that scores the responses.
-            let_engines_work: called before a wait for engines. When it returns, they have their GPUs.
-            questions: the questions of benchmarks. They are sampled with the options of their benchmarks.
         """
         self._config = config
         self._options = config.validation or ValidationConfig()
         sampling = config.sampling.model_copy(update={"samples": self._options.samples, "seed": config.seed})
-        self._questions = [*(Question(prompt, sampling) for prompt in prompts), *questions]
+        held_out = (Question(prompt, sampling) for prompt in collaborators.validation_prompts)
+        self._questions = [*held_out, *collaborators.questions]
         self._fleet = fleet
-        self._judge = judge
-        self._let_engines_work = let_engines_work
+        self._judge = collaborators.judge
+        self._learner = collaborators.learner
         self._scores: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._version = 0
@@ -162,7 +155,7 @@ class Validation:
         """Wait until an actor is pinned to the version to validate, so that a newer version may be published."""
         if self._task and self._under_way:
             if not self._begun.is_set():
-                await self._let_engines_work()
+                await self._learner.leave_gpus()
             waiting = asyncio.create_task(self._begun.wait())
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -171,7 +164,7 @@ class Validation:
         """Wait until no validation is running. Raise the error that ended the last one."""
         if self._task:
             if self._under_way:
-                await self._let_engines_work()
+                await self._learner.leave_gpus()
             await self._task
 
     def take_metrics(self) -> dict[str, float]:

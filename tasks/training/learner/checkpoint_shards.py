@@ -15,36 +15,27 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.storage.durable import write_whole
-from tasks.storage.retries import WAITS, retrying
-from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError, digest, fetch_file, put_file
+from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError
+from tasks.storage.uploads import MANIFEST, Uploads
 from tasks.training.learner.universal import make_universal_path
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
 
 logger = logging.getLogger(__name__)
 
 KEEP = 2
 """Number of complete checkpoints that are kept: in the run folder, on the nodes of ranks, and on blob storage."""
-MANIFEST = "manifest.json"
-"""Name of the file that makes an upload to blob storage complete; it is written last."""
 SHARDS = "parts"
 """Name of the folder with the files of ranks, in the run folder and in an upload."""
 
 _OF_ONE_RANK = re.compile(r"(?:^|/)(?:bf16_)?zero_pp_rank_(\d+)_")
 """DeepSpeed's names of the files that only one rank writes and reads; other files are read by every rank."""
-
-Result = TypeVar("Result")
 
 
 class ShardUploadError(InfrastructureError):
@@ -107,22 +98,20 @@ def _parse_owner(name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class ShardStorage:
-    """The address of a run on blob storage. Learner ranks upload and download their checkpoint files there directly.
+class Upload:
+    """The checkpoint files of learner ranks in one upload of a run. Ranks upload and download them directly.
 
     It is sent to the ranks' processes.
 
     Attributes:
-        filesystem: an fsspec file system, with its credentials.
-        address: address of the run on it, without a trailing slash.
-        waits: pauses in seconds before each retry of a failed call.
+        uploads: the uploads of the run.
+        name: name of the upload.
     """
 
-    filesystem: AbstractFileSystem
-    address: str
-    waits: tuple[float, ...] = WAITS
+    uploads: Uploads
+    name: str
 
-    def put(self, upload: str, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
+    def put(self, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
         """Upload files that are below `folder`; return them by their paths relative to it.
 
         Raises:
@@ -131,15 +120,15 @@ class ShardStorage:
         stored = {}
         for path in files:
             name = path.relative_to(folder).as_posix()
-            target = f"{self._format_address(upload)}/{name}"
             try:
-                stored[name] = digest(path, path.stat().st_size)
-                self._retry(partial(put_file, self.filesystem, path, target))
+                stored[name] = self.uploads.put(self.name, f"{SHARDS}/{name}", path)
             except Exception as error:  # fsspec's file systems have no common error class
-                raise ShardUploadError(f"{target} was not uploaded: {one_line(error)}") from error
+                raise ShardUploadError(
+                    f"{self._address}/{SHARDS}/{name} was not uploaded: {one_line(error)}"
+                ) from error
         return stored
 
-    def fetch(self, upload: str, folder: Path, files: dict[str, StoredFile]) -> None:
+    def fetch(self, folder: Path, files: dict[str, StoredFile]) -> None:
         """Download files into `folder`, except files that it already contains with the right size.
 
         Raises:
@@ -150,55 +139,36 @@ class ShardStorage:
             path = folder / name
             if path.is_file() and path.stat().st_size == file.size:  # a file gets its name when it is complete
                 continue
-            address = f"{self._format_address(upload)}/{name}"
             try:
-                self._retry(partial(fetch_file, self.filesystem, address, path, file))
+                self.uploads.fetch(self.name, f"{SHARDS}/{name}", path, file)
             except DamagedError:
                 raise
             except Exception as error:  # fsspec's file systems have no common error class
-                raise StoreError(f"{address} cannot be read: {one_line(error)}") from error
+                raise StoreError(f"{self._address}/{SHARDS}/{name} cannot be read: {one_line(error)}") from error
 
-    def find_missing(self, shards: LearnerShards) -> str:
+    def lack(self, files: dict[str, StoredFile]) -> str:
         """Return the name of a file that is missing on the storage or has a wrong size there, or "" if none is."""
-        root = self.filesystem._strip_protocol(self._format_address(shards.upload))
-        self.filesystem.invalidate_cache()
-        try:
-            held = self.filesystem.find(root, detail=True)
-        except FileNotFoundError:
-            held = {}
-        sizes = {path.removeprefix(f"{root}/"): about["size"] for path, about in held.items()}
-        return next((name for name, file in shards.files.items() if sizes.get(name) != file.size), "")
+        sizes = self.uploads.list_sizes(f"{self.name}/{SHARDS}")
+        return next((name for name, file in files.items() if sizes.get(name) != file.size), "")
 
-    def reject(self, upload: str) -> None:
-        """Remove the manifest of a damaged upload, so that no attempt resumes from it."""
-        manifest = f"{self.address}/{upload}/{MANIFEST}"
+    def reject(self, learner: Path) -> None:
+        """Remove a checkpoint with damaged shards: its folder, and its manifest, so that no attempt resumes from it.
+
+        Args:
+            learner: the learner's folder of the checkpoint.
+        """
         try:
-            self.filesystem.invalidate_cache()
-            if self.filesystem.exists(manifest):
-                self.filesystem.rm_file(manifest)
+            self.uploads.withdraw(self.name)
         except Exception as error:  # the next attempt finds the damage again
-            logger.warning("%s could not be deleted: %s", manifest, one_line(error))
+            logger.warning("%s/%s could not be deleted: %s", self._address, MANIFEST, one_line(error))
+        shutil.rmtree(learner.parent, ignore_errors=True)
 
-    def _format_address(self, upload: str) -> str:
-        return f"{self.address}/{upload}/{SHARDS}"
-
-    def _retry(self, do: Callable[[], Result]) -> Result:
-        return retrying(do, self.waits, lambda error: not isinstance(error, DamagedError), self.address)
-
-
-@dataclass(frozen=True)
-class Upload:
-    """The place on blob storage for the upload of one checkpoint, and its name there."""
-
-    storage: ShardStorage
-    name: str
-
-    def put(self, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
-        """Upload files below `folder`, as `ShardStorage.put` does."""
-        return self.storage.put(self.name, folder, files)
+    @property
+    def _address(self) -> str:
+        return f"{self.uploads.address}/{self.name}"
 
 
-def fetch_whole(learner: Path, storage: ShardStorage | None) -> None:
+def fetch_whole(learner: Path, storage: Uploads | None) -> None:
     """Download the files of all ranks into the learner's folder of a checkpoint, if they are only on blob storage.
 
     Args:
@@ -212,28 +182,16 @@ def fetch_whole(learner: Path, storage: ShardStorage | None) -> None:
     shards = LearnerShards.read(learner)
     if shards is None or make_universal_path(learner).is_dir():
         return
-    storage = find_storage(shards, storage)
+    upload = upload_of(shards, storage)
     try:
-        storage.fetch(shards.upload, learner, shards.files)
+        upload.fetch(learner, shards.files)
     except DamagedError as error:
-        reject(learner, storage, shards.upload)
+        upload.reject(learner)
         raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
 
 
-def reject(learner: Path, storage: ShardStorage, upload: str) -> None:
-    """Remove a checkpoint with damaged shards, in the run folder and on the storage.
-
-    Args:
-        learner: the learner's folder of the checkpoint.
-        storage: the run's address on blob storage.
-        upload: name of the checkpoint's upload there.
-    """
-    storage.reject(upload)
-    shutil.rmtree(learner.parent, ignore_errors=True)
-
-
-def find_storage(shards: LearnerShards, storage: ShardStorage | None) -> ShardStorage:
-    """Return the storage that contains the shards.
+def upload_of(shards: LearnerShards, storage: Uploads | None) -> Upload:
+    """Return the upload that contains the shards.
 
     Raises:
         MistakeError: the run has no storage, although the shards are on blob storage.
@@ -243,4 +201,4 @@ def find_storage(shards: LearnerShards, storage: ShardStorage | None) -> ShardSt
             f"the learner's part of checkpoint {shards.upload} is at {shards.address}, but the run is stored in a "
             "folder: set RLVR_RUNS to the address of all runs, which contains it"
         )
-    return storage
+    return Upload(storage, shards.upload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.config.loading import merge
 from tasks.training.options.run import TrainingConfig
 
 
@@ -48,12 +49,4 @@ def make_deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
             },
         },
     }
-    return _merge(ours, config.learner.deepspeed)
-
-
-def _merge(ours: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merge(ours[key], value) if isinstance(value, dict) and isinstance(ours.get(key), dict) else value
-        for key, value in further.items()
-    }
-    return ours | both
+    return merge(ours, config.learner.deepspeed)

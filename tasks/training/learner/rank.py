@@ -131,7 +131,7 @@ class LearnerRank:
             DamagedError: a file is missing on the storage, or differs from what was uploaded.
             StoreError: the storage does not answer.
         """
-        self._once(number, upload.storage.fetch, upload.name, Path(folder), files)
+        self._once(number, upload.fetch, Path(folder), files)
 
     def load(self, number: int, folder: str) -> None:
         """Call `Trainer.load`. Collective."""

@@ -12,15 +12,8 @@ from typing import Protocol
 
 from tasks.storage.durable import PARTIAL
 from tasks.storage.stored_files import StoredFile
-from tasks.training.learner.checkpoint_shards import (
-    KEEP,
-    SHARDS,
-    LearnerShards,
-    ShardStorage,
-    Upload,
-    find_storage,
-    reject,
-)
+from tasks.storage.uploads import Uploads
+from tasks.training.learner.checkpoint_shards import KEEP, SHARDS, LearnerShards, Upload, upload_of
 from tasks.training.learner.universal import TAG, make_universal_path
 
 
@@ -63,13 +56,13 @@ class Source:
     Attributes:
         folder: its path, the same on every node.
         fetched: the files that each rank must fetch into it first, by rank, or empty if there are none.
-        upload: name of the upload that contains these files.
+        upload: the upload that contains these files, or None if there are none.
         copies: files and folders that were copied to nodes, and are not needed after loading.
     """
 
     folder: Path
     fetched: Sequence[dict[str, StoredFile]] = ()
-    upload: str = ""
+    upload: Upload | None = None
     copies: Sequence[Path] = ()
 
 
@@ -84,9 +77,7 @@ class RankFiles:
         nodes: the cluster's nodes. Optional. If None, all ranks are on the controller's node.
     """
 
-    def __init__(
-        self, folder: Path = Path(), storage: ShardStorage | None = None, nodes: RankNodes | None = None
-    ) -> None:
+    def __init__(self, folder: Path = Path(), storage: Uploads | None = None, nodes: RankNodes | None = None) -> None:
         self._folder = folder.absolute()
         self._storage = storage
         self._nodes = nodes
@@ -151,10 +142,10 @@ class RankFiles:
         universal = make_universal_path(learner)
         shards = None if universal.is_dir() else LearnerShards.read(learner)
         if shards:
-            find_storage(shards, self._storage)
+            upload = upload_of(shards, self._storage)
             if shards.upload not in self._complete:
                 self._complete.append(shards.upload)
-            return Source(self._folder / SHARDS / shards.upload, shards.split_by_rank(self._by_rank), shards.upload)
+            return Source(self._folder / SHARDS / shards.upload, shards.split_by_rank(self._by_rank), upload)
         if not self._blind:
             return Source(learner)
         assert self._nodes
@@ -184,10 +175,9 @@ class RankFiles:
 
     def upload(self, source: Source) -> Upload:
         """Return the upload with the files that ranks fetch for `source`."""
-        assert self._storage
-        return Upload(self._storage, source.upload)
+        assert source.upload
+        return source.upload
 
     def reject(self, learner: Path, source: Source) -> None:
         """Remove a checkpoint with damaged shards, here and on the storage."""
-        assert self._storage
-        reject(learner, self._storage, source.upload)
+        self.upload(source).reject(learner)

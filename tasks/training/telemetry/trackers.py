@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from tasks.config.nested_values import leaves
 from tasks.failures import MistakeError
 
 PROJECT = "rlvr-flyte"
@@ -101,7 +102,7 @@ class MlflowTracker:
         else:
             run = self._client.create_run(experiment_id, tags={self.TAG: folder.name}, run_name=folder.name)
             self._id, self._seen = run.info.run_id, []
-            params = [Param(key, str(value)[:6000]) for key, value in _flat(config)]
+            params = [Param(key, str(value)[:6000]) for key, value in leaves(config)]
             for start in range(0, len(params), 100):  # MLflow's limit per call
                 self._client.log_batch(self._id, params=params[start : start + 100])
 
@@ -266,14 +267,6 @@ def _follow_rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, An
             if last:
                 return
             ended.wait(POLL_SECONDS)
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _print(sentence: str) -> None:

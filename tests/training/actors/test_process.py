@@ -25,7 +25,9 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         for _ in range(3):
-            actor = RayActor(lambda: ray.remote(Hanging).options(max_concurrency=10).remote("", config), config)
+            actor = RayActor(
+                lambda: ray.remote(Hanging).options(max_concurrency=10).remote(TrainingConfig(), ""), config
+            )
             with pytest.raises(
                 ActorLostError, match=r"an actor's engine loads; no progress for actors\.start_timeout_seconds = 2"
             ):
@@ -66,8 +68,8 @@ def test_an_engine_starts_with_the_head_of_the_recipe(monkeypatch, tmp_path, hea
 
     started = []
 
-    async def start(*_, head_dtype, **__):
-        started.append(head_dtype)
+    async def start(_model, _config, use):
+        started.append(use.head_dtype)
 
     monkeypatch.setattr(ray, "cluster_resources", dict)
     monkeypatch.setattr(processes, "RayActor", lambda create, *_, **__: create())

@@ -36,9 +36,7 @@ class ByPrompt(ScriptedSession):
 def run_of(folder, make=ByPrompt, **options):
     judge = TableJudge()
     options = {"config": config(**{"sampling": SAMPLING, **options.pop("config", {})}), **options}
-    return Run(
-        folder, prompts=prompts(40, environment=ENVIRONMENT), judge=judge, episodes=episodes(judge, make), **options
-    )
+    return Run(folder, prompts=prompts(40, environment=ENVIRONMENT), judge=judge, episodes=episodes(make), **options)
 
 
 def test_the_learner_is_given_all_turns_and_trains_on_those_of_the_policy(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.generation.interface import EngineOptionsError, EngineStatistics
 from tasks.storage.tensor_digest import Contents
-from tasks.training.actors.fleet import Fleet
+from tasks.training.actors.fleet import Fleet, FleetCollaborators
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.weights import WeightStore
 from tasks.training.control.controller import LostGroupsError, NoSignalError
@@ -241,7 +241,12 @@ def test_a_place_whose_actor_is_lost_is_reserved_for_nobody(tmp_path):
     """Else a suspect group waits for it, however long it rests, while other engines are idle."""
 
     async def main():
-        fleet = Fleet(config(), Window(lambda: None), ScriptedActor, WeightStore(tmp_path), receiver=None)
+        fleet = Fleet(
+            config(),
+            Window(lambda: None),
+            FleetCollaborators(ScriptedActor, None, WeightStore(tmp_path)),
+            receiver=None,
+        )
         [slot] = fleet.slots
         slot.create()
         slot.reserve()

@@ -149,7 +149,7 @@ def played(folder, seed):
             prompts(PROMPTS, environment=ENVIRONMENT if has_episodes else None),
             learner=SlowDisk(learns, chance),
             judge=judge,
-            episodes=episodes(judge, lambda: FaultySession(chance)) if has_episodes else None,
+            episodes=episodes(lambda: FaultySession(chance)) if has_episodes else None,
             make_actor=lambda _: FaultyActor(chance, poisoned),
         )
         try:

@@ -91,7 +91,7 @@ class Rank:
     def _fetch(self, upload, folder, files):
         folder = self.disk(folder)
         self.fetches.append(sorted(Path(name).name for name in files if not (folder / name).exists()))
-        upload.storage.fetch(upload.name, folder, files)
+        upload.fetch(folder, files)
 
     def _export(self, folder):
         if self.number == 0:
@@ -145,7 +145,7 @@ class Cluster:
         self.checkpoints = Checkpoints(self.run / "checkpoints", self.store.save)
         config = TrainingConfig(learner={"ranks": RANKS})
         self.learner = RestartingLearner(
-            RayLearner(self._create, config, files=RankFiles(self.run, self.store.shards, self)), config
+            RayLearner(self._create, config, files=RankFiles(self.run, self.store.uploads, self)), config
         )
         return self
 
