@@ -266,7 +266,7 @@ class _Metric:
     block: int = 1
     weight: str = ""
 
-    def of(self, frame: pd.DataFrame) -> Estimate:
+    def estimate(self, frame: pd.DataFrame) -> Estimate:
         """Return the metric of a policy."""
         values = self._get_column(frame, self.column)
         if not self.is_rate:
@@ -335,7 +335,7 @@ def _make_rows(
     for metric in _list_metrics(list(frames.values()), control):
         about = {"benchmark": benchmark, "metric": metric.name}
         for policy, frame in frames.items():
-            yield {**about, "policy": policy, "baseline": None, **asdict(metric.of(frame))}
+            yield {**about, "policy": policy, "baseline": None, **asdict(metric.estimate(frame))}
         for policy, other in pairs:
             difference = metric.difference(frames[policy], frames[other])
             yield {**about, "policy": policy, "baseline": other, **asdict(difference)}

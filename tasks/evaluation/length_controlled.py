@@ -116,7 +116,7 @@ def estimate_length_controlled(comparisons: Preferences, baseline: Preferences |
     if baseline is not None:
         held = _build_features(np.tanh(baseline.differences), baseline.difficulties, 0.0)
         rows = _Rows(held, baseline.preferences, np.full(len(held), BASELINE_WEIGHT)).append(rows)
-    rows = rows.at(~np.isnan(rows.preferences))
+    rows = rows.select(~np.isnan(rows.preferences))
     if np.sum(~np.isnan(comparisons.preferences)) < FOLDS:
         raise MistakeError(f"a length-controlled win rate needs {FOLDS} comparisons or more with a preference")
     strength = _choose_strength(rows)
@@ -132,7 +132,7 @@ class _Rows(NamedTuple):
     preferences: np.ndarray
     weights: np.ndarray
 
-    def at(self, chosen: np.ndarray) -> _Rows:
+    def select(self, chosen: np.ndarray) -> _Rows:
         """Return the rows at which `chosen`, `[n]`, is true."""
         return _Rows(*(column[chosen] for column in self))
 
@@ -159,7 +159,7 @@ def _build_features(lengths: np.ndarray, difficulties: np.ndarray, model: float)
 def _choose_strength(rows: _Rows) -> float:
     """Return the C whose fits have the lowest cross-entropy on the held-out folds."""
     fold = np.arange(len(rows.preferences)) % FOLDS
-    parts = [(rows.at(fold != left_out), rows.at(fold == left_out)) for left_out in range(FOLDS)]
+    parts = [(rows.select(fold != left_out), rows.select(fold == left_out)) for left_out in range(FOLDS)]
     losses = [sum(_compute_cross_entropy(unseen, _fit(seen, c)) for seen, unseen in parts) for c in STRENGTHS]
     return float(STRENGTHS[int(np.argmin(losses))])
 

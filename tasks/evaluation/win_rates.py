@@ -112,7 +112,7 @@ class LengthControlledRate:
     control: LengthControl
     name: str = LENGTH_CONTROLLED
 
-    def of(self, frame: pd.DataFrame) -> Estimate:
+    def estimate(self, frame: pd.DataFrame) -> Estimate:
         """Return a policy's rate."""
         value, error = self._estimate_jackknife(lambda chosen: self._compute_rate(frame, chosen))
         if error is None:

@@ -87,7 +87,7 @@ class JudgedBy:
         """The digest of what all verifiers depend on, for a stage whose samples depend on verdicts."""
         return json_digest([result_options(self._config), code_digest("tasks.verifiers"), self._judge_if_initial])
 
-    def of(self, row: Mapping[str, Any]) -> str:
+    def compute_digest(self, row: Mapping[str, Any]) -> str:
         """Return the digest of the code and options that score responses to a prompt (a row of `PROMPTS`)."""
         verifier, plays = row["verifier"], row["environment"] is not None
         names = {verifier}

@@ -146,7 +146,7 @@ class RolloutCache:
     def _compute_episode_key(self, row: Mapping[str, Any]) -> str:
         content = [messages_key(row["messages"]), row["environment"], row["verifier"], row["ground_truth"]]
         requested = [
-            self.judged_by.of(row),
+            self.judged_by.compute_digest(row),
             self.judged_by.compute_program_digest(),
             self.judged_by.compute_environment_digest(),
         ]
@@ -158,7 +158,9 @@ class RolloutCache:
         If a reward scores all responses together, `group` contains them in order. The key is then different for
         another number of samples or another response in the group.
         """
-        return json_digest([self.judged_by.of(row), row["prompt_id"], *([] if group is None else [list(group)])])[:32]
+        return json_digest(
+            [self.judged_by.compute_digest(row), row["prompt_id"], *([] if group is None else [list(group)])]
+        )[:32]
 
 
 def compute_verdict_number(text: str, sample: int, group: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ def row(verifier, truth=None, environment=None):
 
 
 def of(verifier, truth=None, initial="one", environment=None, **options):
-    return JudgedBy(VerifiersConfig.model_validate(options), initial).of(row(verifier, truth, environment))
+    return JudgedBy(VerifiersConfig.model_validate(options), initial).compute_digest(row(verifier, truth, environment))
 
 
 @pytest.fixture
