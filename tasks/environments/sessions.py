@@ -182,7 +182,7 @@ class Session:
             return await self._handle_death()
         except ValueError as error:  # the line is longer than the limit of a message
             return self._failed(f"sent an invalid message: {one_line(error)}")
-        # Only the environment's own time counts, and not the time in which it waits for a turn or a score.
+        # Only the environment's own time counts, and not the time when it waits for a turn or a score.
         self._seconds -= clock() - began
         # `readline` returns what it has, without an error, when the connection is closed.
         if not line.endswith(b"\n"):

@@ -387,7 +387,7 @@ async def _flush(cache: RolloutCache) -> None:
     """Flush the stores of a cache that are due."""
     for store in (cache.responses, cache.verdicts):
         if store.due:
-            # In a thread, because requests must go on while a file is written, perhaps to a remote file system.
+            # In a thread, because requests must not wait while a file is written, perhaps to a remote file system.
             await asyncio.to_thread(store.flush)
 
 

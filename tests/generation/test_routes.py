@@ -30,7 +30,9 @@ class PlayedLLM:
 def generated(loop, routes, *, returns_routes):
     from tasks.generation.engine import Engine
 
-    engine = Engine(PlayedLLM(routes), EngineConfig(), EngineStatistics(), None, None, returns_routes=returns_routes)
+    engine = Engine(
+        PlayedLLM(routes), EngineConfig(), EngineStatistics(), None, None, EngineUse(returns_routes=returns_routes)
+    )
     return loop.run(engine.generate([1, 2, 3, 4], SamplingConfig(max_tokens=3)))
 
 

@@ -209,7 +209,7 @@ child.stdout.readline()
 watch = MemoryWatch(MemoryLimit.from_this_process())
 child.stdin.write(b"\\n")
 child.stdin.close()
-print(json.dumps([child.wait(), watch.recent(), watch.kills]))
+print(json.dumps([child.wait(), watch.describe_recent(), watch.kills]))
 """
 
 
