@@ -70,7 +70,7 @@ def find_run_location(
     Args:
         name: name of the run, which does not depend on its steps (`run_name`).
         config: the options of training.
-        raw_output_prefix: as in `locations.address_of`.
+        raw_output_prefix: as in `locations.resolve_address`.
         filesystem_of: returns the fsspec file system of an address.
 
     Raises:

@@ -19,7 +19,7 @@ def compute_sampling_costs(
     hours in these seconds (None if nothing was generated, no GPU was used, or no price is given); and `origin`.
 
     Args:
-        summaries: summaries of all stages. Evaluations are named by policy (`sections.with_policy_names`).
+        summaries: summaries of all stages. Evaluations are named by policy (`sections.add_policy_names`).
         run: this run's name.
         price_per_gpu_hour: price of one GPU hour.
     """

@@ -178,7 +178,7 @@ def _compute_product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: 
 
 
 def _compute_slope_by_liger(product: Tensor, targets: Tensor, shape: Shape, blocks: Blocks) -> Tensor:
-    """Return `logits.slope`, `[rows, V]`, without a cap, a bias and an entropy; it overwrites the product.
+    """Return `logits.compute_slope`, `[rows, V]`, without a cap, a bias and an entropy; it overwrites the product.
 
     Its type is the product's, or a wider one if logits are scaled, to avoid rounding them.
     """
