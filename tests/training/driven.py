@@ -110,7 +110,7 @@ def metrics(folder):
 def check_groups(folder, recipe, *, may_fail=False):
     """Every group has one fate, every step its groups, and each response is kept with the fate of its group.
 
-    None fails, unless it `can_fail`: its environment was killed.
+    None fails, unless it `may_fail`: its environment was killed.
     """
     rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
     assert [row["group"] for row in rows] == list(range(len(rows)))
