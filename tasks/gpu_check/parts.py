@@ -89,10 +89,10 @@ def variant_check(name: str) -> str:
 
 
 PARTS = {
-    "A": Part("imports and operators", f"{_GPU}.imports:checks", ("imports", "operators"), 60),
+    "A": Part("imports and operators", f"{_GPU}.imports:make_checks", ("imports", "operators"), 60),
     "B": Part(
         "the learner",
-        f"{_GPU}.checking:checks",
+        f"{_GPU}.checking:make_checks",
         (
             *("attention", "policy", "log-probabilities", "liger", "weights", "FP8", "training", "offloading"),
             *("training without recomputing", "LoRA", *map(variant_check, VARIANTS)),
@@ -100,10 +100,10 @@ PARTS = {
         400,
         LEARNER,
     ),
-    "C": Part("an engine alone", f"{_GPU}.checking:checks", ("engine",), 180, (*LEARNER, "vllm")),
-    "D": Part("time sharing of one GPU", f"{_GPU}.checking:checks", ("time sharing",), 100, (*LEARNER, "vllm")),
-    "E": Part("the pipeline", f"{_GPU}.pipeline:checks", ("pipeline",), 240, RUN),
-    "F": Part("a run that loses its engine", f"{_GPU}.lost_engine:checks", ("lost engine",), 120, RUN),
+    "C": Part("an engine alone", f"{_GPU}.checking:make_checks", ("engine",), 180, (*LEARNER, "vllm")),
+    "D": Part("time sharing of one GPU", f"{_GPU}.checking:make_checks", ("time sharing",), 100, (*LEARNER, "vllm")),
+    "E": Part("the pipeline", f"{_GPU}.pipeline:make_checks", ("pipeline",), 240, RUN),
+    "F": Part("a run that loses its engine", f"{_GPU}.lost_engine:make_checks", ("lost engine",), 120, RUN),
 }
 """All parts by letter, in the order of their runs."""
 

@@ -1,6 +1,7 @@
 """The parts of `make gpu-check`: which checks run, and what is left of a part that hangs, crashes or cannot run."""
 
 import json
+import pkgutil
 import subprocess
 import sys
 
@@ -145,6 +146,11 @@ def test_a_part_that_ends_before_its_first_check_has_failed(tmp_path):
     results = read_results(task_of(tmp_path), "The process was killed by SIGSEGV.")
     assert [one.status for one in results] == ["failed", "skipped", "skipped"]
     assert results[0].reason == "The process was killed by SIGSEGV."
+
+
+@pytest.mark.long
+def test_every_part_has_a_function_that_makes_its_checks():
+    assert all(callable(pkgutil.resolve_name(part.source)) for part in PARTS.values())
 
 
 STOPPED = """
