@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from tasks.verifiers.mathematics.unit_names import COMPOUND, find_letter_unit, find_unit
+from tasks.verifiers.mathematics.unit_names import COMPOUND, LETTERS, find_unit
 
 MAX_TOKENS = 16
 """Maximum number of tokens (names, powers and signs) of a product of units."""
@@ -149,7 +149,7 @@ class _Reader:
             return None
         if (shape := _SHAPES.get(token.text)) and (token := self._next() or token).kind == "word":
             self.at += 1
-        unit = find_unit(token.text) or find_letter_unit(token.text)
+        unit = find_unit(token.text) or LETTERS.get(token.text)
         if unit is None:
             return None
         self.names.append(token.text)
