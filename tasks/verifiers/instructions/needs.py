@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 
+from tasks.verifiers.instructions.arguments import TABLES
+
 PUNKT = "tokenizers/punkt_tab/english"
 """NLTK resource of the sentence and word tokenizer."""
 TAGGER = "taggers/averaged_perceptron_tagger_eng/averaged_perceptron_tagger_eng.weights.json"
@@ -12,26 +14,9 @@ TAGGER = "taggers/averaged_perceptron_tagger_eng/averaged_perceptron_tagger_eng.
 STOP_WORDS = "corpora/stopwords/english"
 """NLTK resource of the list of English stop words."""
 
+_RESOURCES = {"punkt": PUNKT, "tagger": TAGGER, "stop words": STOP_WORDS}
 NLTK_NEEDS: dict[str, tuple[str, ...]] = {
-    "change_case:capital_word_frequency": (PUNKT,),
-    "count:pronouns": (PUNKT,),
-    "custom:sentence_alphabet": (PUNKT,),
-    "custom:word_reverse": (PUNKT,),
-    "format:emoji": (PUNKT,),
-    "format:no_bullets_bullets": (PUNKT,),
-    "format:title_case": (PUNKT,),
-    "length_constraints:number_sentences": (PUNKT,),
-    "ratio:sentence_balance": (PUNKT,),
-    "ratio:sentence_type": (PUNKT,),
-    "ratio:sentence_words": (PUNKT,),
-    "ratio:stop_words": (STOP_WORDS,),
-    "sentence:alliteration_increment": (PUNKT,),
-    "sentence:increment": (PUNKT,),
-    "sentence:keyword": (PUNKT,),
-    "words:keywords_specific_position": (PUNKT,),
-    "words:last_first": (PUNKT,),
-    "words:start_verb": (PUNKT, TAGGER),
-    "words:words_position": (PUNKT,),
+    name: tuple(_RESOURCES[short] for short in used) for name, used in TABLES["nltk"].items()
 }
 """NLTK resources by the constraint that uses them; NLTK searches the path in `NLTK_DATA`."""
 
