@@ -120,7 +120,7 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
         if set(verifiers) & set(registry.CHAT):
             if config.judge is None:
                 raise MistakeError("there are chat prompts and no judge for them: give verifiers.judge")
-            from tasks.verifiers.chat import serve
+            from tasks.verifiers.chat.server import serve
 
             config = config.model_copy(update={"judge": stack.enter_context(serve(config.judge))})
         elif config.judge is not None:

@@ -67,9 +67,9 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
         for term in parse_terms(ground_truth):
             check_ground_truth(term.verifier, term.ground_truth)
     elif verifier in CHAT:
-        from tasks.verifiers import chat
+        from tasks.verifiers.chat import prompts
 
-        chat.check_ground_truth(verifier, ground_truth)
+        prompts.check_ground_truth(verifier, ground_truth)
     else:
         load_module(verifier).check_ground_truth(ground_truth)
 

@@ -5,7 +5,7 @@ verifiers, which run in worker processes, both are called from the caller's even
 worker. The two verifiers follow OlmoRL for general chat (Olmo 3, section on RL: an LM judge with and without a
 reference answer).
 
-    with serving(config) as config:          # starts a vLLM server if the configuration has no URL
+    with serve(config) as config:            # starts a vLLM server if the configuration has no URL
         judge = make_judge(config)
         score = await judge.judge("chat_reference", response, {"reference": "..."}, messages)
 
@@ -14,28 +14,8 @@ Importing this package loads no client, no template engine and no model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tasks.verifiers.calls import Verifier
-from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
-from tasks.verifiers.chat.prompts import check_ground_truth
-
-if TYPE_CHECKING:
-    from tasks.verifiers.chat.judge import ChatJudge
-    from tasks.verifiers.chat.server import serve
-
-__all__ = [
-    "AnyJudgeConfig",
-    "ChatJudge",
-    "JudgeConfig",
-    "RewardModelConfig",
-    "ServerConfig",
-    "check_ground_truth",
-    "make_judge",
-    "serve",
-]
-
-_LATER = {"ChatJudge": "judge", "serve": "server"}
+from tasks.verifiers.chat.config import AnyJudgeConfig, RewardModelConfig
 
 
 def make_judge(config: AnyJudgeConfig) -> Verifier:
@@ -51,12 +31,3 @@ def make_judge(config: AnyJudgeConfig) -> Verifier:
     from tasks.verifiers.chat.judge import ChatJudge
 
     return ChatJudge(config)
-
-
-def __getattr__(name: str) -> Any:
-    """Import names lazily if they need a client library."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -8,8 +8,11 @@ import time
 
 import pytest
 
-from tasks.verifiers.chat import ChatJudge, JudgeConfig, RewardModelConfig, make_judge, serve
+from tasks.verifiers.chat import make_judge
+from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import CONTROL
+from tasks.verifiers.chat.judge import ChatJudge
+from tasks.verifiers.chat.server import serve
 from tasks.verifiers.http_client import MAX_BODY_BYTES, retry_after
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Gullible, Reply, completion, failing, graded, scripted

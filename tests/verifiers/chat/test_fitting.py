@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from tasks.verifiers.chat import JudgeConfig, make_judge
+from tasks.verifiers.chat import make_judge
+from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.chat.endpoint import CONTROL
 from tasks.verifiers.chat.fitting import STEPS, choose_next_length
 from tasks.verifiers.scores import CannotJudge

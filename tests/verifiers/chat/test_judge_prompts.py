@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.generation.models import ModelSpec
-from tasks.verifiers.chat import JudgeConfig, check_ground_truth
-from tasks.verifiers.chat.config import RULES
+from tasks.verifiers.chat.config import RULES, JudgeConfig
 from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.prompt_parts import (
     escape_answer,
@@ -21,7 +20,7 @@ from tasks.verifiers.chat.prompt_parts import (
     mark,
     remove_invisible,
 )
-from tasks.verifiers.chat.prompts import render
+from tasks.verifiers.chat.prompts import check_ground_truth, render
 from tasks.verifiers.scores import CannotJudge, GroundTruthError
 from tests.examples import examples
 from tests.paths import ROOT

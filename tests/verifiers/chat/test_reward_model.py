@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
-from tasks.verifiers.chat import RewardModelConfig, make_judge
+from tasks.verifiers.chat import make_judge
 from tasks.verifiers.chat.classifier import RewardModel
+from tasks.verifiers.chat.config import RewardModelConfig
 from tasks.verifiers.chat.endpoint import CONTROL
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 

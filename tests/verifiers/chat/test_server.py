@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from tasks.machine.memory_limit import MemoryLimitError
-from tasks.verifiers.chat import JudgeConfig, ServerConfig, make_judge, serve
-from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, make_gpu_environment
+from tasks.verifiers.chat import make_judge
+from tasks.verifiers.chat.config import JudgeConfig, ServerConfig
+from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, make_gpu_environment, serve
 from tasks.verifiers.scores import Score
 from tests.paths import ROOT
 
@@ -124,7 +125,8 @@ def test_a_server_whose_parent_is_killed_ends_too(judging_model, tmp_path):
     script.write_text(f"""
 import time
 
-from tasks.verifiers.chat import JudgeConfig, serve
+from tasks.verifiers.chat.config import JudgeConfig
+from tasks.verifiers.chat.server import serve
 
 if __name__ == "__main__":
     with serve(JudgeConfig.model_validate_json({config.model_dump_json()!r})):
