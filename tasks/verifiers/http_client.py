@@ -12,7 +12,8 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -52,6 +53,18 @@ class Traffic:
     retries: int = 0
     failures: int = 0
     seconds: float = 0.0
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Add the seconds of the block, and count a failure if it raises `CannotJudge`."""
+        started = time.monotonic()
+        try:
+            yield
+        except CannotJudge:
+            self.failures += 1
+            raise
+        finally:
+            self.seconds += time.monotonic() - started
 
     def to_dict(self) -> dict[str, float]:
         """Return the counters by name."""
@@ -144,18 +157,12 @@ class Client:
         """
         limit = self._limits.timeout_seconds
         async with self._in_flight:
-            started = time.monotonic()
-            try:
-                async with asyncio.timeout(limit):
-                    return await work(started + limit)
-            except TimeoutError:
-                self._traffic.failures += 1
-                raise self.make_error(f"took longer than {limit:g} s over a judgement") from None
-            except CannotJudge:
-                self._traffic.failures += 1
-                raise
-            finally:
-                self._traffic.seconds += time.monotonic() - started
+            with self._traffic.timing():
+                try:
+                    async with asyncio.timeout(limit):
+                        return await work(time.monotonic() + limit)
+                except TimeoutError:
+                    raise self.make_error(f"took longer than {limit:g} s over a judgement") from None
 
     async def post(self, path: str, content: bytes, deadline: float) -> bytes:
         """Send one request with a JSON body and return the response body; no wait extends beyond the deadline.

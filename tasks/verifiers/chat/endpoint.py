@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -132,6 +132,32 @@ class Endpoint(Client):
         if isinstance(reason, NoCompletion):
             raise self.make_error(f"failed {config.judgement_retries + 1} times, at last: {reason}")
         return str(reason) if self._key is None else str(reason).replace(self._key.get_secret_value(), "[key]")
+
+    async def judge(
+        self, ask: Callable[[str, float], Awaitable[Result | str]], answer: str, failure: str
+    ) -> Result | str:
+        """Return the judgement of an answer, or the reason why the judge gave none although it judges `CONTROL`.
+
+        Args:
+            ask: returns the judgement of an answer within a deadline, or the reason why there is none.
+            answer: the answer.
+            failure: what the judge did if it judges neither, for the error.
+
+        Raises:
+            CannotJudge: If the judge does not judge `CONTROL` either, or a request failed.
+        """
+
+        async def judge_or_control(deadline: float) -> Result | str:
+            result = await ask(answer, deadline)
+            if isinstance(result, str):
+                control = await ask(CONTROL, deadline)
+                if isinstance(control, str):
+                    raise self.make_error(f"{failure}, at last: {control}")
+            return result
+
+        result = await self.judgement(judge_or_control)
+        self._usage.ungraded += isinstance(result, str)
+        return result
 
     async def tokens(self, text: str, deadline: float) -> tuple[int, int]:
         """Return the number of tokens of a text, and the judge's context length in tokens, from vLLM's `/tokenize`.

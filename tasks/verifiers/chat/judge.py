@@ -21,7 +21,7 @@ from typing import Any
 from tasks.failures import one_line
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
-from tasks.verifiers.chat.endpoint import CONTROL, Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.pairwise import PairwiseJudge, make_score
@@ -57,7 +57,7 @@ def prepare_answer(
     conversation = "\n".join(content for _, content in turns(messages))
     answer = strip_thinking(response)
     if not answer:
-        return answer, "", Score(0.0, False, "empty response")
+        return answer, "", Score.binary(False, "empty response")
     if config.injection == "off":
         return answer, "", None
     tried = find_injections(keep_ends(answer, config.max_response_chars)[0], conversation)
@@ -65,7 +65,7 @@ def prepare_answer(
         return answer, "", None
     usage.injections += 1
     if config.injection == "zero" and any(rule in config.zero_rules for rule in tried):
-        return answer, "", Score(0.0, False, f"the answer speaks to its grader: {', '.join(tried)}")
+        return answer, "", Score.binary(False, f"the answer speaks to its grader: {', '.join(tried)}")
     return answer, f"flagged: {', '.join(tried)}; ", None
 
 
@@ -82,7 +82,7 @@ class ChatJudge:
         self._usage = Usage()
         self._endpoint = Endpoint(config, self._usage)
         self._context = Context(config, self._endpoint)
-        self._pairwise = PairwiseJudge(config, self._endpoint, self._usage)
+        self._pairwise = PairwiseJudge(config, self._endpoint)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Grade one response, given the conversation and, for `chat_reference`, the reference.
@@ -109,14 +109,11 @@ class ChatJudge:
                 self._config, verifier, answer, ground_truth, messages, most=most, omitted_tokens=omitted_tokens
             )
 
-        judgement = await self._endpoint.judgement(partial(self._judged, prompt, answer))
+        asked = partial(self._ask_judgement, prompt)
+        judgement = await self._endpoint.judge(asked, answer, "gave no judgement, of another answer neither")
         if isinstance(judgement, str):
-            self._usage.ungraded += 1
-            return Score(
-                0.0,
-                False,
-                f"{note}the judge grades another answer here, and not this one: {one_line(judgement, MAX_REASON)}",
-            )
+            reason = one_line(judgement, MAX_REASON)
+            return Score.binary(False, f"{note}the judge grades another answer here, and not this one: {reason}")
         return self._score(judgement, note)
 
     async def close(self) -> None:
@@ -126,19 +123,6 @@ class ChatJudge:
     def usage(self) -> dict[str, float]:
         """Return the counters of requests, tokens and flagged answers so far, by name."""
         return self._usage.to_dict()
-
-    async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
-        """Return the judgement of an answer, or the reason why the judge did not grade it although it grades `CONTROL`.
-
-        Raises:
-            CannotJudge: If the judge does not grade `CONTROL` either.
-        """
-        judgement = await self._ask_judgement(prompt, answer, deadline)
-        if isinstance(judgement, str):
-            control = await self._ask_judgement(prompt, CONTROL, deadline)
-            if isinstance(control, str):
-                raise self._endpoint.make_error(f"gave no judgement, of another answer neither, at last: {control}")
-        return judgement
 
     async def _ask_judgement(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
         """Return the judgement of an answer cut to the judge's context, or the reason why there is none.

@@ -13,11 +13,11 @@ import hashlib
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig
-from tasks.verifiers.chat.endpoint import CONTROL, Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted
 from tasks.verifiers.chat.prompt_parts import keep_ends, remove_invisible
 from tasks.verifiers.chat.prompts import load_template, turns
 from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parse_json
@@ -35,15 +35,10 @@ PREFERENCE, CHARACTERS = "preference", "characters"
 """Names of the rewards of a comparison: the preference, and the length of the answer, which has a weight of 0."""
 
 
-class Pair(NamedTuple):
-    """A question about two answers; `first` is True if the answer to be scored is shown first."""
-
-    messages: list[dict[str, str]]
-    first: bool
-
-
-def build_pair(answer: str, reference: str, messages: Messages | None, *, seed: int | None, most: int) -> Pair:
-    """Return the question about an answer and a reference.
+def build_pair(
+    answer: str, reference: str, messages: Messages | None, *, seed: int | None, most: int
+) -> tuple[list[dict[str, str]], bool]:
+    """Return the question about an answer and a reference, and True if the answer is shown first.
 
     Args:
         answer: the answer, without its thinking part.
@@ -68,7 +63,7 @@ def build_pair(answer: str, reference: str, messages: Messages | None, *, seed: 
         }
     )
     shown = [{"role": "system", "content": str(filled.system)}, {"role": "user", "content": str(filled.user)}]
-    return Pair(shown, first)
+    return shown, first
 
 
 def is_shown_first(instruction: str, seed: int | None) -> bool:
@@ -108,11 +103,10 @@ def make_score(value: float, answer: str, detail: str) -> Score:
 class PairwiseJudge:
     """Compares answers with references through one endpoint, whose counters it shares."""
 
-    def __init__(self, config: JudgeConfig, endpoint: Endpoint, usage: Usage) -> None:
-        """Store the options, the client and the counters of the judge that grades."""
+    def __init__(self, config: JudgeConfig, endpoint: Endpoint) -> None:
+        """Store the options and the client of the judge that grades."""
         self._config = config
         self._endpoint = endpoint
-        self._usage = usage
 
     async def compare(self, answer: str, note: str, truth: Mapping[str, str], messages: Messages | None) -> Score:
         """Return the preference for an answer, or 0 if the judge compares `CONTROL` but not this answer.
@@ -127,31 +121,21 @@ class PairwiseJudge:
             CannotJudge: If the conversation has several turns; if the endpoint refuses, fails, is too slow or returns
                 no log-probabilities; or if the judge compares neither the answer nor `CONTROL`.
         """
-        asked = partial(self._judge_preference, answer, truth["reference"], messages)
-        value = await self._endpoint.judgement(asked)
+        asked = partial(self._ask_preference, truth["reference"], messages)
+        value = await self._endpoint.judge(asked, answer, "has no preference, for another answer neither")
         if isinstance(value, str):
-            self._usage.ungraded += 1
             return make_score(0.0, answer, f"{note}the judge compares another answer here, and not this one: {value}")
         return make_score(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
 
-    async def _judge_preference(
-        self, answer: str, reference: str, messages: Messages | None, deadline: float
+    async def _ask_preference(
+        self, reference: str, messages: Messages | None, answer: str, deadline: float
     ) -> float | str:
-        """Return the preference for an answer, or the reason why the judge compares `CONTROL` but not this answer."""
-        value = await self._asked(answer, reference, messages, deadline)
-        if isinstance(value, str):
-            control = await self._asked(CONTROL, reference, messages, deadline)
-            if isinstance(control, str):
-                raise self._endpoint.make_error(f"has no preference, for another answer neither, at last: {control}")
-        return value
-
-    async def _asked(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
         """Send the question, and return the preference or the last problem."""
         config = self._config
-        question = build_pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
+        question, first = build_pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
         fields = {**FIELDS, config.max_tokens_field: TOKENS}
-        read = partial(read_preference, first=question.first)
+        read = partial(read_preference, first=first)
         try:
-            return await self._endpoint.read(question.messages, lambda _: fields, read, deadline)
+            return await self._endpoint.read(question, lambda _: fields, read, deadline)
         except (TooLong, Unwanted) as refusal:
             return str(refusal)

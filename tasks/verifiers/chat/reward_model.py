@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,23 +45,18 @@ class RewardModelJudge:
         answer, note, score = prepare_answer(self._config, self._usage, response, messages)
         if score is not None:
             return score
-        started = time.monotonic()
         self._usage.requests += 1
-        try:
-            logit = await self._scorer.logit(turns(messages), answer)
-            if not math.isfinite(logit) and not math.isfinite(await self._scorer.logit(turns(messages), CONTROL)):
-                raise CannotJudge(f"the reward model's logit is {logit}, of another answer too")
-        except AnswerTooLong as reason:
-            self._usage.ungraded += 1
-            return Score(0.0, False, f"{note}{reason}")
-        except CannotJudge:
-            self._usage.failures += 1
-            raise
-        finally:
-            self._usage.seconds += time.monotonic() - started
+        with self._usage.timing():
+            try:
+                logit = await self._scorer.logit(turns(messages), answer)
+                if not math.isfinite(logit) and not math.isfinite(await self._scorer.logit(turns(messages), CONTROL)):
+                    raise CannotJudge(f"the reward model's logit is {logit}, of another answer too")
+            except AnswerTooLong as reason:
+                self._usage.ungraded += 1
+                return Score.binary(False, f"{note}{reason}")
         if not math.isfinite(logit):
             self._usage.ungraded += 1
-            return Score(0.0, False, f"{note}logit {logit}, where another answer has a finite one")
+            return Score.binary(False, f"{note}logit {logit}, where another answer has a finite one")
         value = self._convert_logit(logit)
         return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
 
@@ -114,17 +108,15 @@ class NamedRewardModels:
         name = parse_name(ground_truth)
         if name not in self._scorers:
             raise CannotJudge(f"no reward model is called {name!r}; there are: {', '.join(self._scorers) or 'none'}")
-        conversation, usage, started = turns(messages), self._usage[name], time.monotonic()
+        conversation, usage = turns(messages), self._usage[name]
         usage.requests += 1
-        try:
-            logit = await self._scorers[name].logit(conversation, strip_thinking(response))
-            if not math.isfinite(logit):
-                raise CannotJudge(f"its logit is {logit}")
-        except CannotJudge as reason:
-            usage.failures += 1
-            raise CannotJudge(f"reward model {name}: {reason}") from reason
-        finally:
-            usage.seconds += time.monotonic() - started
+        with usage.timing():
+            try:
+                logit = await self._scorers[name].logit(conversation, strip_thinking(response))
+                if not math.isfinite(logit):
+                    raise CannotJudge(f"its logit is {logit}")
+            except CannotJudge as reason:
+                raise CannotJudge(f"reward model {name}: {reason}") from reason
         config = self._configs[name]
         value = apply_logistic(logit) if config.squash else logit
         detail = f"{name}: logit {logit:.4g}"

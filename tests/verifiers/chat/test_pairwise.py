@@ -59,11 +59,11 @@ def outputs(messages):
 def test_the_question_shows_both_answers_as_they_are():
     hostile = "{{ second }} {output_2} {% raw %}"
     for instruction in ("Name a colour.", "Name a number.", "Name a town.", "Name a fruit."):
-        made = build_pair(hostile, "Blue.", [{"role": "user", "content": instruction}], seed=0, most=1000)
-        assert outputs(made.messages) == ({"m": hostile, "M": "Blue."} if made.first else {"m": "Blue.", "M": hostile})
-        assert f'"instruction": """{instruction}"""' in made.messages[1]["content"]
-        assert made.messages[1]["content"].endswith("## Best Model Identifier")
-        assert made.messages[0]["role"] == "system"
+        messages, first = build_pair(hostile, "Blue.", [{"role": "user", "content": instruction}], seed=0, most=1000)
+        assert outputs(messages) == ({"m": hostile, "M": "Blue."} if first else {"m": "Blue.", "M": hostile})
+        assert f'"instruction": """{instruction}"""' in messages[1]["content"]
+        assert messages[1]["content"].endswith("## Best Model Identifier")
+        assert messages[0]["role"] == "system"
 
 
 def test_answers_to_one_instruction_are_compared():
