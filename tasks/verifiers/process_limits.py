@@ -47,10 +47,10 @@ def list_children() -> set[int]:
     return {int(pid) for listed in lists for pid in listed.read_text().split()}
 
 
-def prefer_for_out_of_memory() -> None:
-    """Let the kernel kill this process and its children before all others when the machine runs out of memory."""
-    # Some containers have no writable /proc; the memory limit applies anyway.
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
+def prefer_for_out_of_memory(process: int | str = "self") -> None:
+    """Let the kernel kill this or another process, and its forks, before all others when memory runs out."""
+    # Some containers have no writable /proc; the memory limits apply anyway.
+    with suppress(OSError), open(f"/proc/{process}/oom_score_adj", "w") as stream:
         stream.write("1000")
 
 

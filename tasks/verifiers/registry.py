@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.config import CHAT, REWARD_MODEL
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score, is_own
+from tasks.verifiers.weighted import parse_terms
 
 WEIGHTED = "weighted"
 """Name of the verifier that combines others."""
@@ -62,8 +63,6 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
     """Raise `GroundTruthError` if a ground truth is malformed, or `ValueError` if the verifier is unknown."""
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import parse_terms
-
         for term in parse_terms(ground_truth):
             check_ground_truth(term.verifier, term.ground_truth)
     elif verifier in CHAT:
@@ -84,8 +83,6 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
     """
     require(verifier)
     if verifier == WEIGHTED:
-        from tasks.verifiers.weighted import parse_terms
-
         terms = parse_terms(ground_truth)
         return [need for term in terms for need in missing_resources(term.verifier, term.ground_truth, elsewhere)]
     return [] if verifier in (*CHAT, *elsewhere) else load_module(verifier).missing_resources(ground_truth)
@@ -95,8 +92,6 @@ def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
     if verifier != WEIGHTED:
         return {verifier}
-    from tasks.verifiers.weighted import parse_terms
-
     return {term.verifier for term in parse_terms(ground_truth)}
 
 
@@ -106,8 +101,6 @@ def collect_reward_models(verifier: str, ground_truth: Any) -> set[str]:
         return {str(ground_truth["reward_model"])}
     if verifier != WEIGHTED:
         return set()
-    from tasks.verifiers.weighted import parse_terms
-
     return {
         name for term in parse_terms(ground_truth) for name in collect_reward_models(term.verifier, term.ground_truth)
     }

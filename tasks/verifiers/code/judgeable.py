@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tasks.verifiers.code.crossing import PYTHON
-from tasks.verifiers.code.names import find_bound_names, is_class_like, list_children, walk
+from tasks.verifiers.code.names import find_bound_names, is_class_like, last, list_children, walk
 from tasks.verifiers.code.split import Split, split
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
@@ -81,7 +81,7 @@ class _Reader:
             ast.Assign: lambda node: _PRINTS if any(map(_is_stream, node.targets)) else None,
             ast.With: self._check_context,
             ast.AsyncWith: self._check_context,
-            ast.ClassDef: self._check_bases,
+            ast.ClassDef: lambda node: _DERIVES if any(map(self._get_class_name, node.bases)) else None,
             ast.Attribute: self._check_attribute,
             ast.Await: lambda node: _AWAITS if self._is_theirs(node.value) else None,
             ast.MatchClass: lambda node: _MATCHES if self._get_class_name(node.cls) else None,
@@ -141,7 +141,7 @@ class _Reader:
             return _MEMBERS
         if self._can_hold_instance(one) and theirs and isinstance(op, ast.Eq | ast.NotEq):
             return _EQUALS
-        asks_type = isinstance(one, ast.Call) and _get_called_name(one.func) == "type"
+        asks_type = isinstance(one, ast.Call) and last(one) == "type"
         return _TYPES if asks_type and self._get_class_name(other) else None
 
     def _check_operator(self, one: ast.expr, other: ast.expr) -> str | None:
@@ -149,7 +149,7 @@ class _Reader:
         return _OPERATORS if any(sure) and not (self._can_be_instance(one) and self._can_be_instance(other)) else None
 
     def _call(self, node: ast.Call) -> str | None:
-        name = _get_called_name(node.func)
+        name = last(node)
         if name in _CAPTURES and (isinstance(node.func, ast.Attribute) or name in self._ours):
             return _PRINTS
         if name in _CONVERSIONS and any(map(self._is_instance, node.args)):
@@ -161,9 +161,6 @@ class _Reader:
     def _check_context(self, node: ast.With | ast.AsyncWith) -> str | None:
         entered = [item.context_expr for item in node.items if id(item) not in self._understood]
         return _CONTEXTS if any(map(self._is_theirs, entered)) else None
-
-    def _check_bases(self, node: ast.ClassDef) -> str | None:
-        return _DERIVES if any(map(self._get_class_name, node.bases)) else None
 
     def _check_attribute(self, node: ast.Attribute) -> str | None:
         private = node.attr.startswith("__") and node.attr.endswith("__") and node.attr not in _ATTRIBUTES
@@ -221,9 +218,3 @@ class _Reader:
 def _is_stream(node: ast.expr) -> bool:
     owner = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
     return owner in {"sys", "builtins"} and isinstance(node, ast.Attribute) and node.attr in _STREAMS
-
-
-def _get_called_name(function: ast.expr) -> str:
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )

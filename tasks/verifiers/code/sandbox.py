@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from tasks.verifiers.code.inside.confine import LOCKED, MAX_REASON, OLDEST_LANDLOCK, Limits, read_landlock_version
 from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
 from tasks.verifiers.fork_server import ForkServer, ForkServerLost
+from tasks.verifiers.process_limits import prefer_for_out_of_memory
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
@@ -193,7 +193,7 @@ class Sandbox:
             _, (host,) = self._order(start, (), START_SECONDS)
             with open(host, "rb", buffering=0):
                 number = _read_pid(host)
-            _prefer_for_out_of_memory(number)
+            prefer_for_out_of_memory(number)
             self._occupied_bytes = _read_address_space(number)  # which each fork inherits, and its limit includes
             self._run_probe()
         except SandboxError as error:
@@ -266,9 +266,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _order(
@@ -366,13 +364,6 @@ def _read_pid(watched: int) -> int:
     """Return the pid of a process in the PID namespace of this process, given its pidfd."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
-
-
-def _prefer_for_out_of_memory(pid: int) -> None:
-    """Let the kernel kill this process and its future forks before all others when the machine runs out of memory."""
-    # Some containers have no writable /proc; the memory limits apply anyway.
-    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as stream:
-        stream.write("1000")
 
 
 def _read_address_space(pid: int) -> int:

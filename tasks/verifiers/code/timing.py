@@ -82,11 +82,9 @@ class Clock:
         try:
             yield
         finally:
-            self._before, self._cpu = (
-                self._before + max(self._cpu, sum(_read_cpu_seconds(p.pid) for p in processes)),
-                0.0,
-            )
-            self._processes = ()
+            self.charged()  # the last CPU time of these processes
+            self._before += self._cpu
+            self._cpu, self._processes = 0.0, ()
 
     def wait_for(self, descriptor: int, at_most: float = float("inf")) -> None:
         """Return once the descriptor is readable.
