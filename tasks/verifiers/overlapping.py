@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.lineage.user_code import find_user_files
 from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.workers import Worker, Workers
+from tasks.verifiers.workers import Worker, Workers, encode_call
 
 if TYPE_CHECKING:
     from tasks.verifiers.verifier_processes import Counters
@@ -106,14 +106,12 @@ class Overlapping:
 
     async def _answer(self, worker: Worker, number: int, call: dict[str, Any], asked: _Asked) -> dict[str, Any] | None:
         limits = {"number": number, "cpu_seconds": self._cpu_seconds, "wall_seconds": self._wall_seconds}
+        worker.writer.write(encode_call(call | limits))
         try:
-            worker.writer.write(json.dumps(call | limits).encode() + b"\n")
             async with asyncio.timeout(self._wall_seconds + GRACE_SECONDS):
                 return await asked.answer
         except TimeoutError:
             await self._lose(worker)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise CannotJudge(f"the call is not JSON: {error}") from None
         return None
 
     async def _started(self) -> Worker:

@@ -10,7 +10,6 @@ twice. A call whose process was lost for another reason is repeated.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +22,7 @@ from tasks.verifiers.overlapping import Overlapping
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED, describe_timeout
 from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
-from tasks.verifiers.workers import Worker, Workers
+from tasks.verifiers.workers import Worker, Workers, encode_call
 
 FIRST_CPU_SECONDS = 0.03
 """CPU seconds of the first budget. Most calls take a few milliseconds."""
@@ -212,11 +211,7 @@ class _Queue:
 async def _judge(
     call: dict[str, Any], wall_seconds: float, queue: _Queue, cpu_seconds: float, again: bool
 ) -> Score | None:
-    try:
-        line = json.dumps(call | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CannotJudge(f"the call is not JSON: {error}") from None
-    return await queue.judge(line, wall_seconds, fresh=again)
+    return await queue.judge(encode_call(call | {"cpu_seconds": cpu_seconds}), wall_seconds, fresh=again)
 
 
 async def _wait_for_score(running: Awaitable[Score | None]) -> Score | None:

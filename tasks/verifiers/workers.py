@@ -206,6 +206,14 @@ async def _send_order(
         raise
 
 
+def encode_call(call: Mapping[str, Any]) -> bytes:
+    """Return a call as a line of JSON; raises `CannotJudge` if that is impossible."""
+    try:
+        return json.dumps(call).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CannotJudge(f"the call is not JSON: {error}") from None
+
+
 def _build_environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
     """Return the environment variables of the fork server: what Python and NLTK need, or a copy of this one."""
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}

@@ -13,6 +13,8 @@ from tasks.storage.sent_files import FilePath
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
 """Options of `CodeConfig` that decide whether a test passes; a client and its server must have the same values."""
+SERVER_OPTIONS = ("isolation", "python", "total_memory_mib", *LIMITS)
+"""Options of `CodeConfig` that a server is started with."""
 
 
 class RemoteConfig(ConnectionConfig):

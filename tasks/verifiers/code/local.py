@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import Any
 
-from tasks.verifiers.code.config import LIMITS, CodeConfig
+from tasks.verifiers.code.config import SERVER_OPTIONS, CodeConfig
 from tasks.verifiers.scores import CannotJudge
 
 START_SECONDS = 120.0
@@ -26,7 +26,7 @@ class LocalServer:
 
     def __init__(self, config: CodeConfig, workers: int) -> None:
         """Create it without starting the process; it will run `workers` programs at the same time."""
-        self._options = {name: getattr(config, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
+        self._options = {name: getattr(config, name) for name in SERVER_OPTIONS}
         self._workers = workers
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None

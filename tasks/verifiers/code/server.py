@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from tasks.config.connection import is_loopback
 from tasks.config.loading import explain
 from tasks.verifiers import process_limits
-from tasks.verifiers.code.config import LIMITS, CodeConfig
+from tasks.verifiers.code.config import SERVER_OPTIONS, CodeConfig
 
 PORT = 8440
 """Default TCP port."""
@@ -62,7 +62,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-env", help="name of the environment variable with the token that clients must send")
     parser.add_argument("--certificate", help="file with this server's certificate (PEM), for https")
     parser.add_argument("--key", help="file with the private key of the certificate (PEM)")
-    for name in ("isolation", "python", "total_memory_mib", *LIMITS):
+    for name in SERVER_OPTIONS:
         option = f"--{name.replace('_', '-')}"
         default = CodeConfig.model_fields[name].default
         if isinstance(default, list):
@@ -143,9 +143,7 @@ def _write_report(descriptor: int, what: bytes) -> None:
 
 def _build_config(options: argparse.Namespace) -> CodeConfig:
     try:
-        return CodeConfig.model_validate(
-            {name: getattr(options, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
-        )
+        return CodeConfig.model_validate({name: getattr(options, name) for name in SERVER_OPTIONS})
     except ValidationError as error:
         raise ValueError(explain(error, "its options", CodeConfig)) from None
 

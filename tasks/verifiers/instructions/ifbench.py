@@ -82,14 +82,6 @@ def repeat_span(response: str, prompt_to_repeat: str, n_start: int, n_end: int) 
     return response.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]
 
 
-def start_verb(response: str) -> bool:
-    """Check the constraint: The response must start with a verb.
-
-    The tagger is loaded once; the published checker loads it twice for every response.
-    """
-    return texts.starts_with_verb(response)
-
-
 def quote_unquote(response: str) -> bool:
     """Check the constraint: Every quoted phrase must be followed by an unquoted explanation.
 
@@ -138,7 +130,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "repeat:repeat_span": repeat_span,
     "sentence:keyword": keyword_in_sentence,
     "words:keywords_specific_position": keyword_at_position,
-    "words:start_verb": start_verb,
+    "words:start_verb": texts.starts_with_verb,  # its tagger is loaded once, the package's twice for each response
     "words:words_position": word_positions,
 }
 """The checks of this module by constraint id."""

@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tasks.verifiers.mathematics.boxes import find_last_boxed
@@ -134,10 +135,6 @@ def _answer(form: str, number: str | None) -> Answer | None:
     return None if number is None else Answer(form, number)
 
 
-def _extract_whole_answer(response: str) -> Answer | None:
-    return extract_answer(response, whole=True)
-
-
 def _is_same_number(answer: str, reference: str) -> bool:
     ours, theirs = parse_plain_number(answer), parse_plain_number(_remove_commas(reference))
     return ours is not None and theirs is not None and ours.value == theirs.value
@@ -160,7 +157,7 @@ def _remove_commas(text: str) -> str:
 _FINDERS: dict[str, Callable[[str], Answer | None]] = {
     "sympy": extract_answer,
     "gsm8k": _extract_last_number,
-    "exact": _extract_whole_answer,
+    "exact": partial(extract_answer, whole=True),
 }
 MODES = tuple(_FINDERS)
 """Accepted values of `mode` in a ground truth."""

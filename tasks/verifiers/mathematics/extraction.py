@@ -63,18 +63,7 @@ _CHOICE = re.compile(r"\(?[A-Z]\)?[).:,](?=\s)|\([A-Z]\)|[A-HJ-Z](?=\s+[a-z]{2})
 _LETTER = re.compile(r"[\s*_`]*+(?:(?i:option|choice|final answer|final)[\s*]*+:?)?[\s*`]*+\(?([A-Z])\)?[.\s*_`]*+")
 _ONE_WORD = re.compile(r"[\s*_]*+([A-Za-z]{2,})[.!\s*_]*+")
 _OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
-_PUNCTUATION = str.maketrans(
-    {
-        "\u2212": "-",
-        "\uff1a": ":",
-        "\uff0c": ",",
-        "\u3001": ",",
-        "\u3002": ". ",
-        "\uff08": "(",
-        "\uff09": ")",
-        "\uff1b": ";",
-    }
-)
+_PUNCTUATION = str.maketrans("\u2212\uff1a\uff0c\u3001\uff08\uff09\uff1b", "-:,,();") | {0x3002: ". "}
 _WORDY = re.compile(r"\s*[A-Za-z]{2,}\s")
 _NEGATION = re.compile(r"\s*not\b")
 _VERB = re.compile(r"\b(?:is|are|equals)\b")

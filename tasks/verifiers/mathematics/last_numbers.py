@@ -41,17 +41,12 @@ _REACH = 12
 def find_only_number(boxed: str) -> str | None:
     """Return the number in a box after its last equals sign, or None if there is none or several."""
     text = boxed.rpartition("=")[2]
-    return _parse_whole(text) or _find_last(text, several=False, factorial=True, changed=True)
+    return _parse_whole(text) or find_last_number(text, several=False, factorial=True, changed=True)
 
 
 def find_stated_number(line: str) -> str | None:
     """Return the number of the line after the hashes: the whole line as a number, or else its last number."""
-    return _parse_whole(line) or _find_last(line, changed=True)
-
-
-def find_last_number(text: str) -> str | None:
-    """Return the last number of a text, or None if there is none or it is part of an expression."""
-    return _find_last(text)
+    return _parse_whole(line) or find_last_number(line, changed=True)
 
 
 def _parse_whole(text: str) -> str | None:
@@ -67,8 +62,8 @@ def _parse_whole(text: str) -> str | None:
     return str(number.value) if number else None
 
 
-def _find_last(text: str, several: bool = True, factorial: bool = False, changed: bool = False) -> str | None:
-    """Return the last number of a text.
+def find_last_number(text: str, several: bool = True, factorial: bool = False, changed: bool = False) -> str | None:
+    """Return the last number of a text, or None if there is none or it is part of an expression.
 
     Args:
         text: the text.
