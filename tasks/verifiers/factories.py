@@ -16,20 +16,15 @@ WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
 user's function, which may wait for anything."""
 
 
-def _make_limits(workers: int, config: VerifiersConfig) -> ProcessLimits:
+def make_limits(workers: int, config: VerifiersConfig) -> ProcessLimits:
     """Return the limits of the processes of a verifier that only computes."""
     seconds, processes = config.time_limit_seconds, config.processes(workers)
     return ProcessLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
 
 
-def make_custom_processes(verifier: str, workers: int, config: VerifiersConfig) -> VerifierProcesses:
-    """Return the worker processes of a user's verifier."""
-    return VerifierProcesses(verifier, _make_limits(workers, config))
-
-
 def make_verifier_processes(workers: int, config: VerifiersConfig) -> dict[str, VerifierProcesses]:
     """Return the worker processes of the built-in verifiers, by verifier."""
-    computing, seconds = _make_limits(workers, config), config.time_limit_seconds
+    computing, seconds = make_limits(workers, config), config.time_limit_seconds
     calling = computing._replace(
         wall_seconds=FUNCTION_WALL_FACTOR * seconds, budgets=False, locked_up=False, overlapping=True
     )

@@ -95,11 +95,7 @@ class GroupRewards:
         first = rewards[0].value or 0.0
         passed = first >= 1 if self.terms[0].of_group else alone is not None and alone.passed
         detail = "; ".join([*([] if alone is None else [alone.detail]), *details])
-        try:
-            score = Score.from_rewards(rewards, passed, detail)
-        except CannotJudge as reason:
-            return Score.from_error(reason)
-        return replace(score, timed_out=any(one.timed_out for one in scores), slow=slow)
+        return Score.from_rewards(rewards, passed, detail, any(score.timed_out for score in scores), slow)
 
 
 async def score_group(score: Scorer, verifier: str, responses: list[str], ground_truth: Any) -> list[Score]:

@@ -30,7 +30,7 @@ from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.environment_rewards import NO_REWARD
-from tasks.verifiers.factories import judge_of_chat, make_custom_processes, make_verifier_processes, reward_models
+from tasks.verifiers.factories import judge_of_chat, make_limits, make_verifier_processes, reward_models
 from tasks.verifiers.grouped import score_group
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.verifier_processes import VerifierProcesses
@@ -390,9 +390,8 @@ class VerifierPool:
         """Add the worker processes of a user's verifier, unless they exist."""
         with self._own_lock:
             if verifier not in self._judges:
-                self._startable[verifier] = self._judges[verifier] = make_custom_processes(
-                    verifier, self.workers, self.config
-                )
+                processes = VerifierProcesses(verifier, make_limits(self.workers, self.config))
+                self._startable[verifier] = self._judges[verifier] = processes
 
     async def _score_terms(self, call: Call) -> Score:
         """Score the terms of a weighted call at the same time, each as a separate call."""

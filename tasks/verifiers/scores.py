@@ -180,15 +180,22 @@ class Score:
         return cls(**fields | tuples)
 
     @classmethod
-    def from_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:
+    def from_rewards(
+        cls,
+        rewards: Sequence[Reward],
+        passed: bool,
+        detail: str,
+        timed_out: bool = False,
+        slow: SlowCall | None = None,
+    ) -> Score:
         """Return the score of several rewards: the weighted mean of the applicable ones, clipped to [0, 1].
 
-        Raises:
-            CannotJudge: no reward applies.
+        If no reward applies, it is an error.
         """
         given = [(part.weight, part.value) for part in rewards if part.value is not None]
         total = math.fsum(weight for weight, _ in given)
         if not given or total <= 0:
-            raise CannotJudge(f"none of the rewards {', '.join(part.name for part in rewards)} applies")
+            return cls.from_error(f"none of the rewards {', '.join(part.name for part in rewards)} applies")
         mean = math.fsum(weight * value for weight, value in given) / total
-        return cls(min(max(mean, 0.0), 1.0), passed, detail, rewards=tuple(rewards))
+        value = min(max(mean, 0.0), 1.0)
+        return cls(value, passed, detail, rewards=tuple(rewards), timed_out=timed_out, slow=slow)

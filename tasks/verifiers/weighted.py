@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score, is_own
+from tasks.verifiers.scores import VERIFIERS, GroundTruthError, Reward, Score, is_own
 
 PARTIAL = "partial"
 """Key of a ground truth that contains only some of a prompt's rewards."""
@@ -84,14 +84,10 @@ def combine(terms: Sequence[RewardTerm], scores: Sequence[Score], *, partial: bo
     rewards = [_make_reward(term, score) for term, score in zip(terms, scores, strict=True)]
     rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0, in no sum
     detail = "; ".join(f"{term.name}: {score.detail}" for term, score in zip(terms, scores, strict=True))
+    passed, timed_out = scores[0].passed, any(score.timed_out for score in scores)
     if partial:
-        combined = Score(0.0, scores[0].passed, detail, rewards=tuple(rewards))
-    else:
-        try:
-            combined = Score.from_rewards(rewards, scores[0].passed, detail)
-        except CannotJudge as reason:
-            return Score.from_error(reason)
-    return replace(combined, timed_out=any(score.timed_out for score in scores), slow=slow)
+        return Score(0.0, passed, detail, rewards=tuple(rewards), timed_out=timed_out, slow=slow)
+    return Score.from_rewards(rewards, passed, detail, timed_out, slow)
 
 
 def _make_reward(term: RewardTerm, score: Score) -> Reward:

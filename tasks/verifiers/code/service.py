@@ -21,6 +21,7 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -70,19 +71,13 @@ class CodeService:
         """Return the aiohttp application with all routes."""
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
         routes = [
-            web.post("/judge", self._judge),
-            web.post("/run", self._run),
+            web.post("/judge", partial(self._answer, answer=self._judgement)),
+            web.post("/run", partial(self._answer, answer=self._execution)),
             web.get("/metrics", self._metrics),
             web.get("/health", self._health),
         ]
         application.add_routes(routes)
         return application
-
-    async def _judge(self, request: web.Request) -> web.Response:
-        return await self._answer(request, self._judgement)
-
-    async def _run(self, request: web.Request) -> web.Response:
-        return await self._answer(request, self._execution)
 
     async def _answer(self, request: web.Request, answer: Answer) -> web.Response:
         try:

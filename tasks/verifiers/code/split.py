@@ -98,10 +98,8 @@ def split(given: str, setup: str, tests: Sequence[str]) -> Split:
         before, *split_tests = splitter.run()
     given_classes = {node.name for node in trees[0].body if isinstance(node, ast.ClassDef)}
     crossing = sorted(splitter.crossing | given_classes)
-    return Split(
-        *(before, split_tests, sorted(splitter.classes), crossing, trees, splitter.understood, splitter.asks),
-        splitter.left,
-    )
+    classes, understood = sorted(splitter.classes), splitter.understood
+    return Split(before, split_tests, classes, crossing, trees, understood, splitter.asks, splitter.left)
 
 
 def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
@@ -121,13 +119,11 @@ def _split_assignment(node: ast.stmt) -> list[ast.stmt]:
 class _Splitter(Crossing):
     """Processes setup and tests in order, and rewrites each statement."""
 
-    asks: list[bool] = []  # noqa: RUF012 - replaced in each run
-    left: list[list[str]] = []  # noqa: RUF012 - replaced in each run
-
     def run(self) -> list[str]:
         """Return setup and tests; the setup begins with the given code."""
         given, setup, *tests = self.trees
-        self._needs_response, self.asks = False, []
+        self._needs_response = False
+        self.asks: list[bool] = []
         lines = [*given.body, *self._convert_block(setup.body)]
         meant, running = [_find_response_names(test) for test in tests], []
         setup_asks = self._needs_response
