@@ -181,12 +181,7 @@ class Score:
 
     @classmethod
     def from_rewards(
-        cls,
-        rewards: Sequence[Reward],
-        passed: bool,
-        detail: str,
-        timed_out: bool = False,
-        slow: SlowCall | None = None,
+        cls, rewards: Sequence[Reward], passed: bool, detail: str, timed_out: bool = False, slow: SlowCall | None = None
     ) -> Score:
         """Return the score of several rewards: the weighted mean of the applicable ones, clipped to [0, 1].
 

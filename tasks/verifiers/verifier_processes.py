@@ -96,11 +96,9 @@ class VerifierProcesses:
         self.counters = Counters()
         self._limits = limits
         self._workers = Workers(verifier, limits.memory_mib, limits.locked_up, nltk_data)
-        self._overlapping = (
-            Overlapping(self._workers, limits.cpu_seconds, limits.wall_seconds, self.counters)
-            if limits.overlapping
-            else None
-        )
+        self._overlapping: Overlapping | None = None
+        if limits.overlapping:
+            self._overlapping = Overlapping(self._workers, limits.cpu_seconds, limits.wall_seconds, self.counters)
         first = FIRST_CPU_SECONDS if limits.budgets else limits.cpu_seconds
         self._queues = WorkerQueues(
             limits.processes, first, limits.cpu_seconds, lambda _, nice: _Queue(self._workers, nice, self.counters)

@@ -108,9 +108,8 @@ def run_assertions(
         with _start_processes(sandbox, program, prepared, limits, clock) as talk:
             for number in range(len(verdicts), len(tests)):
                 if clock.over:  # the remaining tests do not run, but each needs a verdict
-                    return verdicts + [Verdict(False, _describe_total_limit(config), timed_out=True)] * (
-                        len(tests) - len(verdicts)
-                    )
+                    late = Verdict(False, _describe_total_limit(config), timed_out=True)
+                    return verdicts + [late] * (len(tests) - len(verdicts))
                 # The setup runs once for each process. If it fails, its verdict is the test's.
                 verdict, alive = talk.run(prepared.setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:

@@ -198,11 +198,8 @@ class _Splitter(Crossing):
         match node:
             case ast.Assert(test=test, msg=message) if not has(test, UNSHIPPED):
                 # A message does not change the verdict; if the response would compute a part of it, it is dropped.
-                return [
-                    ast.Assert(
-                        _read(self.convert_expression(test)), None if message and self.touches(message) else message
-                    )
-                ]
+                converted = _read(self.convert_expression(test))
+                return [ast.Assert(converted, None if message and self.touches(message) else message)]
             case ast.Expr(value=value) if not self.is_inner(value):
                 return [ast.Expr(_read(self.convert_expression(value), True))]
             case ast.Expr() | ast.Import() | ast.ImportFrom():

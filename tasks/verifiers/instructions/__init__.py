@@ -74,9 +74,8 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
     score = _score_all_or_nothing(text, broken, len(checks))
     if mode != "both":
         return score
-    loosely = _find_broken(
-        broken, _make_loose_variants(text)
-    )  # the variants include the text itself, so only broken ones differ
+    # The variants include the text itself, so only broken ones differ.
+    loosely = _find_broken(broken, _make_loose_variants(text))
     return _score_both_ways(score, len(checks) - len(broken), len(checks) - len(loosely), len(checks))
 
 

@@ -67,9 +67,8 @@ def _is_same(ours: str, theirs: str) -> bool:
     ours, theirs = convert_to_symbols(ours), convert_to_symbols(theirs)
     if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
         # Algebra would read words as products of letters, so that anagrams would be equal.
-        return convert_to_digits(ours.casefold()) == convert_to_digits(theirs.casefold()) or has_same_letters(
-            ours, theirs
-        )
+        same = convert_to_digits(ours.casefold()) == convert_to_digits(theirs.casefold())
+        return same or has_same_letters(ours, theirs)
     if (choice := CHOICE.fullmatch(theirs)) and (letter := find_chosen_letter(ours)) is not None:
         return letter == choice[1]
     return has_same_letters(ours, theirs) or _has_same_structure(*match_notation(ours, theirs))

@@ -102,11 +102,9 @@ def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
 def extract_readable_part(response: str) -> str:
     """Return the end of a response without its thinking part, with digits of other scripts replaced by 0 to 9."""
     text = strip_thinking(response)[-MAX_CHARS:]
-    return (
-        text
-        if text.isascii()
-        else _OTHER_DIGIT.sub(_convert_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
-    )
+    if text.isascii():
+        return text
+    return _OTHER_DIGIT.sub(_convert_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
 
 
 def _convert_digit(character: re.Match[str]) -> str:

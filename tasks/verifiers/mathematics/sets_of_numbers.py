@@ -155,15 +155,12 @@ def _split_qualifier(text: str) -> _Qualified | None:
         return None
     for pattern in _QUALIFIERS:
         match = pattern.fullmatch(text)
-        if (
-            match
-            and match["name"] in _collect_letters(match["main"])
-            and match["main"].count("(") == match["main"].count(")")
-        ):
-            name = match["name"]
-            return _Qualified(
-                match["main"], name, _parse_domain(match["domain"]) if match["domain"] else _get_usual_domain(name)
-            )
+        if match is None:
+            continue
+        main, name = match["main"], match["name"]
+        if name in _collect_letters(main) and main.count("(") == main.count(")"):
+            domain = _parse_domain(match["domain"]) if match["domain"] else _get_usual_domain(name)
+            return _Qualified(main, name, domain)
     return None
 
 

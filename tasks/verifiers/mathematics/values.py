@@ -131,11 +131,8 @@ def _estimate_bits(expression: Any) -> float:
         bits = base * (abs(float(power)) if power.is_Rational else 1)
     elif isinstance(expression, sympy.factorial | sympy.factorial2 | sympy.binomial):
         numbers = [part.doit() if _estimate_bits(part) <= 256 else sympy.oo for part in expression.args]
-        bits = (
-            _estimate_product_bits(*map(float, numbers))
-            if all(part.is_extended_real and part.is_number for part in numbers)
-            else 64
-        )
+        real = all(part.is_extended_real and part.is_number for part in numbers)
+        bits = _estimate_product_bits(*map(float, numbers)) if real else 64
     else:
         bits = 64 + sum(map(_estimate_bits, expression.args))
     if bits > MAX_BITS:
@@ -161,11 +158,8 @@ def _has_equal_residues(answer: Any, reference: Any) -> bool:
 def _compute_residue(expression: Any, modulus: int) -> int | None:
     """Return a number's residue, or None if it has none or would take too long."""
     if expression.is_Rational:
-        return (
-            None
-            if math.gcd(expression.q, modulus) > 1
-            else int(expression.p * pow(expression.q, -1, modulus)) % modulus
-        )
+        coprime = math.gcd(expression.q, modulus) == 1
+        return int(expression.p * pow(expression.q, -1, modulus)) % modulus if coprime else None
     if isinstance(expression, sympy.Add | sympy.Mul):
         parts = [_compute_residue(part, modulus) for part in expression.args]
         known = [part for part in parts if part is not None]

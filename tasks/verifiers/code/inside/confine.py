@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -299,34 +299,20 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     return tuple(b"".join([*code, deny]).split(_ITSELF))
 
 
-# Instructions of classic BPF: code, instructions to skip if true and if false, and a number. The codes are from
-# linux/bpf_common.h: BPF_LD 0x20, BPF_RET 0x06, BPF_AND 0x54, BPF_JEQ 0x15, BPF_JGE 0x35, and BPF_JSET 0x45.
+def _instruct(code: int, value: int, true: int = 0, false: int = 0) -> bytes:
+    """Return an instruction of classic BPF: its code, a number, and the instructions to skip if true and if false."""
+    return struct.pack("HBBI", code, true, false, value)
 
 
-def _load(offset: int) -> bytes:
-    # struct seccomp_data: number at 0, architecture at 4, the low halves of the arguments at 16, 24, ... The kernel
-    # ignores the high halves of the arguments that are compared here.
-    return struct.pack("HBBI", 0x20, 0, 0, offset)
-
-
-def _return(action: int) -> bytes:
-    return struct.pack("HBBI", 0x06, 0, 0, action)
-
-
-def _and(mask: int) -> bytes:
-    return struct.pack("HBBI", 0x54, 0, 0, mask)
-
-
-def _jump_equal(value: int, true: int, false: int) -> bytes:
-    return struct.pack("HBBI", 0x15, true, false, value)
-
-
-def _jump_at_least(value: int, true: int, false: int) -> bytes:
-    return struct.pack("HBBI", 0x35, true, false, value)
-
-
-def _jump_set(value: int, true: int, false: int) -> bytes:
-    return struct.pack("HBBI", 0x45, true, false, value)
+# The codes are from linux/bpf_common.h: BPF_LD, BPF_RET, BPF_AND, BPF_JEQ, BPF_JGE, and BPF_JSET.
+# `_load` gets an offset in struct seccomp_data: number at 0, architecture at 4, the low halves of the arguments at 16,
+# 24, ... The kernel ignores the high halves of the arguments that are compared here.
+_load = partial(_instruct, 0x20)
+_return = partial(_instruct, 0x06)
+_and = partial(_instruct, 0x54)
+_jump_equal = partial(_instruct, 0x15)
+_jump_at_least = partial(_instruct, 0x35)
+_jump_set = partial(_instruct, 0x45)
 
 
 def _call_prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
