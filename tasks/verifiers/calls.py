@@ -65,7 +65,7 @@ class VerifierStats:
     Attributes:
         calls: calls scored, including errors but not the `repeated` ones, which the cache answered.
         timeouts, errors: calls that ran out of time, or could not be scored.
-        total_latency_s, max_latency_s: seconds over all calls; `latencies_s` contains the last 10,000.
+        total_latency_s: seconds over all calls; `latencies_s` contains the last 10,000.
         busy_s: seconds during which its processes had calls, summed over its processes.
         in_flight: calls that are being scored now.
     """
@@ -75,7 +75,6 @@ class VerifierStats:
     timeouts: int = 0
     errors: int = 0
     total_latency_s: float = 0.0
-    max_latency_s: float = 0.0
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES), repr=False)
     busy_s: float = 0.0
     in_flight: int = 0
@@ -96,7 +95,6 @@ class VerifierStats:
         self.timeouts += timed_out
         self.errors += failed
         self.total_latency_s += latency_s
-        self.max_latency_s = max(self.max_latency_s, latency_s)
         self.latencies_s.append(latency_s)
 
     def figures(self) -> dict[str, float]:

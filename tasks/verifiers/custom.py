@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -71,13 +70,26 @@ class OwnVerifier:
         self._warm = False
         self._refusal: CannotJudge | None = None
 
-    def load(self) -> None:
-        """Import the module.
+    def load(self, digest: str | None = None) -> ModuleType:
+        """Return the module, imported if necessary.
+
+        Args:
+            digest: digest of its files when the prompts were made. Optional. If None, it is not checked.
 
         Raises:
-            CannotJudge: it cannot be imported, lacks a function, or a function has the wrong signature.
+            CannotJudge: it cannot be imported, lacks a function, a function has the wrong signature, or it has changed.
         """
-        self._load_module()
+        if not self._warm:
+            self._import()
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._module is not None, "it has been imported"
+        if digest is not None and digest != self._digest:
+            reason = (
+                ": its file, or one that it imports, has changed since the prompts were made: read the source again"
+            )
+            raise _failed(self._name, reason)
+        return self._module
 
     def checked(self, value: Any) -> dict[str, Any]:
         """Return the ground truth with the value of a row and the current digest of the module.
@@ -86,7 +98,7 @@ class OwnVerifier:
             GroundTruthError: the module refuses the value.
             CannotJudge: as `load`.
         """
-        module = self._load_module()
+        module = self.load()
         self._check(module, value)
         return {"ground_truth": value, "digest": self._digest}
 
@@ -97,7 +109,7 @@ class OwnVerifier:
         """
         value = _extract_value(ground_truth)
         try:
-            module = self._load_module()
+            module = self.load()
         except CannotJudge:
             return
         self._check(module, value)
@@ -108,7 +120,7 @@ class OwnVerifier:
         The import may fail, or its code may have changed since the prompts were made.
         """
         try:
-            module = self._load_module(ground_truth.get("digest"))
+            module = self.load(ground_truth.get("digest"))
         except CannotJudge as reason:
             return [str(reason)]
         missing = getattr(module, "missing_resources", None)
@@ -127,12 +139,10 @@ class OwnVerifier:
             MemoryError: the process is out of memory.
         """
         value = _extract_value(ground_truth)
-        module = self._load_module(ground_truth.get("digest"))
+        module = self.load(ground_truth.get("digest"))
         try:
             returned = module.judge(response, value, messages)
-        except MemoryError:
-            raise
-        except GroundTruthError:
+        except (MemoryError, GroundTruthError):
             raise
         except CannotJudge as reason:
             raise _failed(self._name, f" could not judge: {one_line(reason)}") from reason
@@ -143,7 +153,7 @@ class OwnVerifier:
     def warm_up(self) -> None:
         """Import the module and load what it needs; after a failure, every later call raises that error."""
         try:
-            module = self._load_module()
+            module = self.load()
             if hasattr(module, "warm_up"):
                 module.warm_up()
         except CannotJudge as reason:
@@ -151,19 +161,6 @@ class OwnVerifier:
         except (Exception, SystemExit) as error:
             self._refusal = self._convert_error("warm_up", error)
         self._warm = True
-
-    def _load_module(self, digest: str | None = None) -> ModuleType:
-        if not self._warm:
-            self._import()
-        if self._refusal is not None:
-            raise self._refusal
-        assert self._module is not None, "it has been imported"
-        if digest is not None and digest != self._digest:
-            reason = (
-                ": its file, or one that it imports, has changed since the prompts were made: read the source again"
-            )
-            raise _failed(self._name, reason)
-        return self._module
 
     def _import(self) -> None:
         digest = compute_own_digest(self._name)
@@ -201,8 +198,8 @@ class OwnVerifier:
         value = float(returned.value)
         recorded = [self._recorded(reward) for reward in returned.rewards]
         rewards = (Reward(self._name, 1.0, value), *recorded)
-        score = Score(value, bool(returned.passed), one_line(str(returned.detail)), rewards=rewards)
-        return replace(score, timed_out=bool(returned.timed_out))
+        detail = one_line(str(returned.detail))
+        return Score(value, bool(returned.passed), detail, rewards=rewards, timed_out=bool(returned.timed_out))
 
     def _recorded(self, reward: Any) -> Reward:
         """Return an additional reward of a score, which is recorded under its name and has weight 0."""
