@@ -13,8 +13,9 @@ from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import json_digest
 from tasks.verifiers import VerifiersConfig, collect_verifiers
 from tasks.verifiers.config import CHAT, REWARD_MODEL
-from tasks.verifiers.registry import WEIGHTED, collect_reward_models
+from tasks.verifiers.registry import collect_reward_models
 from tasks.verifiers.scores import is_own
+from tasks.verifiers.weighted import WEIGHTED
 
 CHAT_MODULES = "tasks.verifiers.chat"
 """The package of the chat verifiers and the reward models."""

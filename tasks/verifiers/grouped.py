@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.verifiers.calls import Response
-from tasks.verifiers.registry import WEIGHTED
 from tasks.verifiers.scores import CannotJudge, Reward, Score
-from tasks.verifiers.weighted import PARTIAL, RewardTerm, parse_terms
+from tasks.verifiers.weighted import PARTIAL, WEIGHTED, RewardTerm, list_terms
 
 Scorer = Callable[[str, Response, Any], Awaitable[Score]]
 """A function that scores, given a verifier, a response to a prompt that it knows, and a ground truth."""
@@ -26,10 +25,8 @@ Scorer = Callable[[str, Response, Any], Awaitable[Score]]
 
 def has_group_reward(verifier: str, ground_truth: Any) -> bool:
     """Return whether a reward of a prompt scores all of its responses in one call."""
-    if verifier != WEIGHTED:
-        return RewardTerm(verifier, 1.0, ground_truth).of_group
     try:
-        return any(term.of_group for term in parse_terms(ground_truth))
+        return any(term.of_group for term in list_terms(verifier, ground_truth))
     except CannotJudge:  # a malformed ground truth is an error of each response
         return False
 
@@ -43,9 +40,7 @@ class GroupRewards:
     @classmethod
     def from_ground_truth(cls, verifier: str, ground_truth: Any) -> GroupRewards:
         """Return the rewards of a prompt for which `has_group_reward` is true."""
-        return cls(
-            tuple(parse_terms(ground_truth)) if verifier == WEIGHTED else (RewardTerm(verifier, 1.0, ground_truth),)
-        )
+        return cls(tuple(list_terms(verifier, ground_truth)))
 
     @property
     def alone(self) -> Any:

@@ -34,7 +34,7 @@ from tasks.verifiers.factories import judge_of_chat, make_limits, make_verifier_
 from tasks.verifiers.grouped import score_group
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.verifier_processes import VerifierProcesses
-from tasks.verifiers.weighted import combine, is_partial, parse_terms
+from tasks.verifiers.weighted import WEIGHTED, combine, is_partial, parse_terms
 
 if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
@@ -290,7 +290,7 @@ class VerifierPool:
             # A function's None means that its reward does not apply. Alone it would become a reward of 0; as the only
             # part of a weighted call it becomes an error.
             part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
-            call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
+            call = call._replace(verifier=WEIGHTED, ground_truth={"rewards": [part]})
         with self._closing_lock:
             if not self._closed:
                 return asyncio.run_coroutine_threadsafe(self._fetch_score(call), self._loop)
@@ -327,9 +327,7 @@ class VerifierPool:
         stats.advance(began, processes, calls=1)
         try:
             score = await (
-                self._score_terms(call)
-                if call.verifier == registry.WEIGHTED
-                else self._select_verifier(call).judge(*call)
+                self._score_terms(call) if call.verifier == WEIGHTED else self._select_verifier(call).judge(*call)
             )
         except CannotJudge as reason:
             score = Score.from_error(reason)
@@ -366,7 +364,7 @@ class VerifierPool:
 
         It is one for chat and for each reward model, and none for weighted calls, which consist of other calls.
         """
-        if verifier == registry.WEIGHTED:
+        if verifier == WEIGHTED:
             return 0
         if verifier == registry.REWARD_MODEL:
             return len(self.config.reward_models)

@@ -13,10 +13,8 @@ from typing import Any, Protocol, cast
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.config import CHAT, REWARD_MODEL
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score, is_own
-from tasks.verifiers.weighted import parse_terms
+from tasks.verifiers.weighted import list_terms
 
-WEIGHTED = "weighted"
-"""Name of the verifier that combines others."""
 TOO_LARGE = "too large or too deep to judge"
 """Beginning of the detail of a response that exhausted the memory or the stack."""
 
@@ -62,15 +60,13 @@ def require(verifier: str) -> None:
 def check_ground_truth(verifier: str, ground_truth: Any) -> None:
     """Raise `GroundTruthError` if a ground truth is malformed, or `ValueError` if the verifier is unknown."""
     require(verifier)
-    if verifier == WEIGHTED:
-        for term in parse_terms(ground_truth):
-            check_ground_truth(term.verifier, term.ground_truth)
-    elif verifier in CHAT:
-        from tasks.verifiers.chat import prompts
+    for term in list_terms(verifier, ground_truth):
+        if term.verifier in CHAT:
+            from tasks.verifiers.chat import prompts
 
-        prompts.check_ground_truth(verifier, ground_truth)
-    else:
-        load_module(verifier).check_ground_truth(ground_truth)
+            prompts.check_ground_truth(term.verifier, term.ground_truth)
+        else:
+            load_module(term.verifier).check_ground_truth(term.ground_truth)
 
 
 def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[str] = ()) -> list[str]:
@@ -82,28 +78,19 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
         elsewhere: verifiers that run on another machine and need nothing here; chat never needs anything here.
     """
     require(verifier)
-    if verifier == WEIGHTED:
-        terms = parse_terms(ground_truth)
-        return [need for term in terms for need in missing_resources(term.verifier, term.ground_truth, elsewhere)]
-    return [] if verifier in (*CHAT, *elsewhere) else load_module(verifier).missing_resources(ground_truth)
+    here = [term for term in list_terms(verifier, ground_truth) if term.verifier not in (*CHAT, *elsewhere)]
+    return [need for term in here for need in load_module(term.verifier).missing_resources(term.ground_truth)]
 
 
 def collect_verifiers(verifier: str, ground_truth: Any) -> set[str]:
     """Return the verifiers that a well-formed ground truth uses: the given one, or all that a weighted one combines."""
-    if verifier != WEIGHTED:
-        return {verifier}
-    return {term.verifier for term in parse_terms(ground_truth)}
+    return {term.verifier for term in list_terms(verifier, ground_truth)}
 
 
 def collect_reward_models(verifier: str, ground_truth: Any) -> set[str]:
     """Return the names of the reward models that a well-formed ground truth uses, alone or in a weighted one."""
-    if verifier == REWARD_MODEL:
-        return {str(ground_truth["reward_model"])}
-    if verifier != WEIGHTED:
-        return set()
-    return {
-        name for term in parse_terms(ground_truth) for name in collect_reward_models(term.verifier, term.ground_truth)
-    }
+    terms = list_terms(verifier, ground_truth)
+    return {str(term.ground_truth["reward_model"]) for term in terms if term.verifier == REWARD_MODEL}
 
 
 def load_module(verifier: str) -> VerifierModule:

@@ -17,6 +17,8 @@ from typing import Any
 
 from tasks.verifiers.scores import VERIFIERS, GroundTruthError, Reward, Score, is_own
 
+WEIGHTED = "weighted"
+"""Name of this verifier."""
 PARTIAL = "partial"
 """Key of a ground truth that contains only some of a prompt's rewards."""
 
@@ -39,6 +41,11 @@ class RewardTerm:
     def of_group(self) -> bool:
         """True for a function that scores all responses to a prompt in one call."""
         return self.verifier == "function" and isinstance(self.ground_truth, dict) and "group" in self.ground_truth
+
+
+def list_terms(verifier: str, ground_truth: Any) -> list[RewardTerm]:
+    """Return the rewards of a prompt: the terms of a weighted one, as `parse_terms` does, or the only one."""
+    return parse_terms(ground_truth) if verifier == WEIGHTED else [RewardTerm(verifier, 1.0, ground_truth)]
 
 
 def parse_terms(ground_truth: Any, *, partial: bool = False) -> list[RewardTerm]:
@@ -103,6 +110,6 @@ def _parse_term(term: Any) -> RewardTerm:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight == 0:
         raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
     known = term["verifier"] in VERIFIERS or is_own(term["verifier"])
-    if not known or term["verifier"] == "weighted":
+    if not known or term["verifier"] == WEIGHTED:
         raise GroundTruthError(f"a reward cannot be scored by {term['verifier']!r}")
     return RewardTerm(term["verifier"], float(weight), term["ground_truth"])
