@@ -65,12 +65,9 @@ def _build_parser() -> argparse.ArgumentParser:
     for name in SERVER_OPTIONS:
         option = f"--{name.replace('_', '-')}"
         default = CodeConfig.model_fields[name].default
-        if isinstance(default, list):
-            parser.add_argument(
-                option, default=default, type=_split_names, help=f"as code.{name} of a run, with commas"
-            )
-        else:
-            parser.add_argument(option, default=default, help=f"as code.{name} of a run")
+        of_names = isinstance(default, list)
+        about = f"as code.{name} of a run{', with commas' if of_names else ''}"
+        parser.add_argument(option, default=default, type=_split_names if of_names else str, help=about)
     for name in ("--listener", "--ready"):  # descriptors from a run that starts its own server
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     return parser
