@@ -134,12 +134,12 @@ class Endpoint(Client):
         return str(reason) if self._key is None else str(reason).replace(self._key.get_secret_value(), "[key]")
 
     async def judge(
-        self, ask: Callable[[str, float], Awaitable[Result | str]], answer: str, failure: str
+        self, request: Callable[[str, float], Awaitable[Result | str]], answer: str, failure: str
     ) -> Result | str:
         """Return the judgement of an answer, or the reason why the judge gave none although it judges `CONTROL`.
 
         Args:
-            ask: returns the judgement of an answer within a deadline, or the reason why there is none.
+            request: returns the judgement of an answer within a deadline, or the reason why there is none.
             answer: the answer.
             failure: what the judge did if it judges neither, for the error.
 
@@ -148,9 +148,9 @@ class Endpoint(Client):
         """
 
         async def judge_or_control(deadline: float) -> Result | str:
-            result = await ask(answer, deadline)
+            result = await request(answer, deadline)
             if isinstance(result, str):
-                control = await ask(CONTROL, deadline)
+                control = await request(CONTROL, deadline)
                 if isinstance(control, str):
                     raise self.make_error(f"{failure}, at last: {control}")
             return result

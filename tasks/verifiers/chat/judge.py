@@ -109,8 +109,8 @@ class ChatJudge:
                 self._config, verifier, answer, ground_truth, messages, most=most, omitted_tokens=omitted_tokens
             )
 
-        asked = partial(self._ask_judgement, prompt)
-        judgement = await self._endpoint.judge(asked, answer, "gave no judgement, of another answer neither")
+        request = partial(self._ask_judgement, prompt)
+        judgement = await self._endpoint.judge(request, answer, "gave no judgement, of another answer neither")
         if isinstance(judgement, str):
             reason = one_line(judgement, MAX_REASON)
             return Score.binary(False, f"{note}the judge grades another answer here, and not this one: {reason}")

@@ -121,8 +121,8 @@ class PairwiseJudge:
             CannotJudge: If the conversation has several turns; if the endpoint refuses, fails, is too slow or returns
                 no log-probabilities; or if the judge compares neither the answer nor `CONTROL`.
         """
-        asked = partial(self._ask_preference, truth["reference"], messages)
-        value = await self._endpoint.judge(asked, answer, "has no preference, for another answer neither")
+        request = partial(self._ask_preference, truth["reference"], messages)
+        value = await self._endpoint.judge(request, answer, "has no preference, for another answer neither")
         if isinstance(value, str):
             return make_score(0.0, answer, f"{note}the judge compares another answer here, and not this one: {value}")
         return make_score(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
