@@ -7,7 +7,9 @@ computes, and arguments that put weights or cached values out of reach of an in-
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from tasks.config.loading import close_match
@@ -33,103 +35,34 @@ HEAD_QUANTISED_BY = frozenset({
 linear layers and experts only (`get_quant_method` in `vllm.model_executor.layers.quantization`)."""
 
 
-def _make_reasons(reason: str, names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), reason)
+FILE = Path(__file__).with_suffix(".json")
+"""Arguments that are refused, by reason. `{name}` in a reason is the name of the argument."""
 
 
-_ONE_MACHINE = "an engine runs on one machine, on GPUs that Ray gives it; `data_parallel_size` and its like are enough"
-_OUTPUT = "nothing reads what it adds to an output"
-_ADAPTER = "adapters are set up by `lora` of the recipe"
-_ENGINE_OF_OURS = {
-    **_make_reasons("the recipe's `model` sets it", "model model_weights tokenizer hf_config_path served_model_name"),
-    **_make_reasons("the recipe's `model` sets it", "revision code_revision tokenizer_revision hf_token"),
-    **{
-        name: f"`engine.{name}` sets it"
-        for name in (
-            *("dtype", "max_model_len", "max_num_seqs", "tensor_parallel_size", "gpu_memory_utilization"),
-            *("enforce_eager", "seed"),
-        )
-    },
-    **_make_reasons(_ADAPTER, "enable_lora max_loras max_lora_rank default_mm_loras fully_sharded_loras max_cpu_loras"),
-    **_make_reasons(_ADAPTER, "lora_dtype lora_target_modules enable_tower_connector_lora specialize_active_lora"),
-    **_make_reasons(_ADAPTER, "enable_mixed_moe_lora_format enable_moe_shared_loras max_lora_cls_labels"),
-    **_make_reasons("`sampling` sets what requests are sampled with", "generation_config override_generation_config"),
-    "logprobs_mode": "log-probabilities belong to the distribution that a token was sampled from",
-    **_make_reasons(
-        "the pipeline sets it to replace weights, follow the load and stop the engine",
-        "distributed_executor_backend scheduler_cls worker_cls worker_extension_cls weight_transfer_config "
-        "disable_log_stats use_tqdm_on_load shutdown_timeout",
-    ),
-    **_make_reasons("requests are served in the order in which they come", "scheduling_policy"),
-    **_make_reasons("a request that is sent must not be turned away", "max_num_queued_reqs max_num_queued_tokens"),
-    **_make_reasons(
-        "an engine generates text from the tokens of a prompt",
-        "runner convert pooler_config skip_tokenizer_init enable_prompt_embeds tokens_only io_processor_plugin",
-    ),
-    **_make_reasons(
-        "`placement: time_shared` of the recipe puts engines to sleep",
-        "enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names",
-    ),
-    **_make_reasons(
-        _ONE_MACHINE,
-        "master_addr master_port nnodes node_rank device_ids data_parallel_rank data_parallel_start_rank "
-        "data_parallel_size_local data_parallel_address data_parallel_rpc_port data_parallel_hybrid_lb "
-        "data_parallel_external_lb data_parallel_multi_port_external_lb data_parallel_backend",
-    ),
-    **_make_reasons("the number of an engine's GPUs never changes", "enable_elastic_ep elastic_ep_max_dp_size"),
-    **_make_reasons(_OUTPUT, "enable_return_routed_experts return_sampling_mask aux_output_config stream_interval"),
-}
+def _read_reasons(kind: str) -> dict[str, str]:
+    """Return the reason by argument."""
+    reasons: dict[str, list[str]] = json.loads(FILE.read_text())[kind]
+    return {name: reason.format(name=name) for reason, names in reasons.items() for name in names}
+
+
+_ENGINE_OF_OURS = _read_reasons("engine")
 """Engine arguments that are always refused, with the reasons."""
 
-_REJECTION = (
-    "vLLM drafts tokens that weight updates in flight do not reach, and accepts several at once: it is not known that "
-    "their log-probabilities and weight versions stay exact"
-)
-_OLD_CACHE = "keys and values that older weights computed would outlive a weight update outside of the engine"
-_OFFLOADED = "weights outside of the GPU's memory are not reached by a weight update"
 ENGINE_REFUSED_IN_TRAINING = {
-    **_make_reasons(_REJECTION, "speculative_config spec_method spec_model spec_tokens diffusion_config"),
-    **_make_reasons(FALSIFIED, "logits_processors watermark_config enable_trace_replay"),
-    **_make_reasons(
-        "the engine would compute another model than the learner trains", "hf_overrides model_class_overrides"
-    ),
-    "kv_sharing_fast_prefill": "log-probabilities of a prompt, which check the engine against the learner, are wrong",
-    **_make_reasons(_OLD_CACHE, "kv_transfer_config kv_events_config ec_transfer_config"),
-    **_make_reasons(_OLD_CACHE, "kv_offloading_size kv_offloading_backend"),
-    **_make_reasons(_OFFLOADED, "offload_backend cpu_offload_gb cpu_offload_params offload_group_size"),
-    **_make_reasons(_OFFLOADED, "offload_num_in_group offload_prefetch_step offload_params"),
-    **_make_reasons(
-        "experts move between GPUs, and a weight update is loaded to where they were first", "enable_eplb eplb_config"
-    ),
+    **_read_reasons("engine_in_training"),
+    **dict.fromkeys(("logits_processors", "watermark_config", "enable_trace_replay"), FALSIFIED),
 }
 """Engine arguments that training refuses, with the reasons."""
 
-_SAMPLING_OF_OURS = {
-    "n": "`sampling.samples` sets it",
-    **{
-        name: f"`sampling.{name}` sets it"
-        for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "stop_token_ids", "seed")
-    },
-    "structured_outputs": "`sampling.guided_regex` sets it",
-    **_make_reasons(
-        "the pipeline sets which log-probabilities are computed",
-        "logprobs prompt_logprobs prompt_logprob_token_ids prompt_logprob_start logprob_token_ids flat_logprobs",
-    ),
-    **_make_reasons(
-        "the text of a response is that of its tokens",
-        "detokenize skip_special_tokens spaces_between_special_tokens include_stop_str_in_output",
-    ),
-    **_make_reasons(_OUTPUT, "output_kind stream_interval skip_clone output_text_buffer_length"),
-    **_make_reasons(_OUTPUT, "routed_experts_prompt_start"),
-    "trace_decode_token_ids": "the response would be given and not sampled",
-    "repetition_detection": "a response ends with its own end or at `sampling.max_tokens`",
-}
+_SAMPLING_OF_OURS = _read_reasons("sampling")
 """Sampling arguments that are always refused, with the reasons."""
 
-SAMPLING_REFUSED_IN_TRAINING = _make_reasons(
+SAMPLING_REFUSED_IN_TRAINING = dict.fromkeys(
+    (
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids"),
+        *("bad_words", "min_tokens", "ignore_eos", "thinking_token_budget", "watermarking", "extra_args"),
+    ),
     FALSIFIED,
-    "presence_penalty frequency_penalty repetition_penalty logit_bias allowed_token_ids bad_words min_tokens "
-    "ignore_eos thinking_token_budget watermarking extra_args",
 )
 """Sampling arguments that training refuses, with the reasons."""
 

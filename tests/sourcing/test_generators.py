@@ -5,7 +5,7 @@ import json
 import random
 import re
 from collections import Counter
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 import pytest
 
@@ -13,7 +13,7 @@ from tasks.environments.guess_number import guess_number
 from tasks.sourcing.columns import Columns
 from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions
 from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, can_combine
-from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
+from tasks.sourcing.generators.constraints import CONSTRAINTS, WORDS
 from tasks.sourcing.generators.topics import TOPICS
 from tasks.sourcing.ground_truths import ground_truth
 from tasks.sourcing.loader_specs import GuessingLoader, InstructionsLoader
@@ -54,7 +54,7 @@ def test_the_topics_are_many_and_their_words_apart():
 def test_what_must_be_said_is_none_of_a_topics_words():
     """Else a phrase that is asked for could hold the word that may come only once, or not at all."""
     words = {word for topic in TOPICS for word in topic.words}
-    for text in (*PHRASES, *END_PHRASES, *FIRST_WORDS, *LAST_WORDS):
+    for text in chain.from_iterable(WORDS.values()):
         assert not words & set(text.lower().replace(".", "").split()), text
 
 
@@ -138,7 +138,7 @@ def alone(name, row):
         "copy:copy": task,
         "copy:copying_multiple": "\n******\n".join([task] * kwargs.get("N", 0)),
         "copy:copying_simple": task,
-        "detectable_format:constrained_response": CHOICES[0],
+        "detectable_format:constrained_response": "My answer is yes.",
         "detectable_format:json_format": '{"answer": 1}',
         "language:response_language": spoken.get(kwargs.get("language"), ""),
         "new:copy_span_idx": task[kwargs.get("n_start", 0) : kwargs.get("n_end", 0) + 1],
