@@ -58,36 +58,26 @@ def find_control_tokens(files: Mapping[str, str]) -> list[str]:
     for source in (config, read.get("special_tokens_map.json", {})):
         for key, value in source.items():
             if key.endswith(("_token", "special_tokens")) and not key.startswith("add_"):
-                named.update(_collect_contents(value))
+                named.update(_collect_texts(value, "content"))
     in_template = {token["content"] for token in added if _MARKUP.fullmatch(token["content"])}
     named |= {token for token in in_template if token in template} | set(_MARKER.findall(template))
     return sorted(token for token in named if len(token) > 1 and not token.isspace() and not token.isalnum())
 
 
-def _collect_contents(value: Any) -> Iterator[str]:
-    """Yield the texts of special tokens, which are text, objects with `content`, or lists or objects of these."""
+def _collect_texts(value: Any, key: str | None = None) -> Iterator[str]:
+    """Yield all texts in a JSON value: a text, or lists or objects of these. Of an object with `key`, only its text.
+
+    A chat template is a text, or a list of objects with a name and a template. Special tokens are texts, or objects
+    with the key `content`.
+    """
     match value:
         case str():
             yield value
-        case {"content": str(content)}:
-            yield content
-        case list():
-            for item in value:
-                yield from _collect_contents(item)
-        case dict():
-            yield from _collect_contents(list(value.values()))
-
-
-def _collect_texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value. A chat template is a text, or a list of objects with a name and a template."""
-    match value:
-        case str():
-            yield value
-        case list():
-            for item in value:
-                yield from _collect_texts(item)
-        case dict():
-            yield from _collect_texts(list(value.values()))
+        case dict() if isinstance(value.get(key), str):
+            yield value[key]
+        case list() | dict():
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from _collect_texts(item, key)
 
 
 class ControlTokens:

@@ -33,12 +33,15 @@ class Finding:
         kind: the kind of the error.
         reason: the error, to show to the user.
         value: the invalid value. If None, the prompt's last message.
+        clashed_with, clashed_text: the id and the text of the question that the prompt contains, if any.
     """
 
     row: int
     kind: Kind
     reason: str
     value: str | None = None
+    clashed_with: str | None = None
+    clashed_text: str | None = None
 
 
 def check_lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:

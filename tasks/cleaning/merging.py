@@ -19,7 +19,7 @@ from tasks.cleaning.duplicates import COMPARED, Comparison, Indices
 from tasks.cleaning.frames import FRAMED, find_frames
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import add_user_columns, build_table, read_batches, read_columns
-from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
+from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_prompt
 
 _TRUTHS = pa.schema([PROMPTS.field(name) for name in ("source", "verifier", "ground_truth")])
 _NAMES = pa.schema([PROMPTS.field("source")])
@@ -119,16 +119,8 @@ class Merger:
             kind, truths = "contradicting_duplicate", f", with another ground truth: {shown[0]!r}, not {shown[1]!r}"
         if not self._comparison.is_exact_duplicate(index, other):
             kind, how = "near_duplicate", f"{self._likeness.similarity[index]:.0%} like a prompt"
-        return set_aside_row(
-            "cleaning",
-            kind,
-            row["source"],
-            row["row"],
-            f"{how} of source {self._sources[self._owners[other]]!r}{truths}",
-            row["messages"][-1]["content"],
-            prompt_id=row["prompt_id"],
-            clashed_with=self._ids[other].as_py(),
-        )
+        reason = f"{how} of source {self._sources[self._owners[other]]!r}{truths}"
+        return set_aside_prompt("cleaning", kind, row, reason, clashed_with=self._ids[other].as_py())
 
     def _fill_clusters(self, prompts: pa.Table, indices: Indices, leads: np.ndarray) -> pa.Table:
         """Return the prompts, with the column `cluster` filled for near duplicates."""

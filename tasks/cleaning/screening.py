@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,12 @@ from tasks.cleaning.filters import Finding, Languages, check_ground_truths, chec
 from tasks.cleaning.frames import Frames
 from tasks.cleaning.spec import ScreeningSpec
 from tasks.tables.parquet import build_table
-from tasks.tables.schemas import SET_ASIDE, set_aside_row
+from tasks.tables.schemas import SET_ASIDE, set_aside_prompt
 from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
-Clash = tuple[str, str] | None
-"""The id and the text of the question that a prompt contains, if any."""
-
-Check = Callable[[pa.Table], Iterator[tuple[Finding, Clash]]]
-"""A check of a table of prompts. It yields its findings, each with its `Clash`."""
+Check = Callable[[pa.Table], Iterator[Finding]]
+"""A check of a table of prompts. It yields the prompts to drop."""
 
 
 def screen(
@@ -54,31 +52,27 @@ def screen(
             installed.
     """
     with ExitStack() as stack:
-        checks: list[Check] = [_make_check(lambda prompts: check_lengths(prompts, spec.filters))]
+        checks: list[Check] = [partial(check_lengths, filters=spec.filters)]
         if spec.control_tokens == "set_aside":
-            checks.append(_make_check(lambda prompts: _check_control_tokens(prompts, control)))
+            checks.append(partial(_check_control_tokens, control=control))
         if questions.num_rows:
-            checks.append(_make_contamination_check(Questions(questions, spec.contamination, frames)))
+            checks.append(partial(_check_overlaps, questions=Questions(questions, spec.contamination, frames)))
         if spec.filters.languages:
-            checks.append(_make_check(Languages(spec.filters.languages).check))
+            checks.append(Languages(spec.filters.languages).check)
         if spec.filters.ground_truths:
             pool = stack.enter_context(open_pool(spec.verifier_workers, verifiers, {"math"}))
-            checks.append(_make_check(lambda prompts: check_ground_truths(prompts, pool)))
+            checks.append(partial(check_ground_truths, pool=pool))
         for batch in batches:
             stays, aside = batch, []
             for check in checks:
                 findings = list(check(stays))
-                aside += [_set_aside(stays, finding, clash) for finding, clash in findings]
+                aside += [_set_aside(stays, finding) for finding in findings]
                 keep = np.ones(stays.num_rows, bool)
-                keep[[finding.row for finding, _ in findings]] = False
+                keep[[finding.row for finding in findings]] = False
                 stays = stays.filter(pa.array(keep)) if findings else stays
             if spec.control_tokens == "escape":
                 stays = control.escape(stays)
             yield stays, build_table(aside, SET_ASIDE, "set-aside prompts")
-
-
-def _make_check(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
-    return lambda prompts: ((finding, None) for finding in find(prompts))
 
 
 def _check_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[Finding]:
@@ -86,25 +80,14 @@ def _check_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator
         yield Finding(row, "control_tokens", f"its text contains {token!r}, a control token of the model")
 
 
-def _make_contamination_check(questions: Questions) -> Check:
-    def find(prompts: pa.Table) -> Iterator[tuple[Finding, Clash]]:
-        for overlap in questions.find_overlaps(prompts):
-            reason = f"{overlap.share:.0%} of the words of a question of {overlap.evaluation_set!r}"
-            yield Finding(overlap.row, "contaminated", reason), (overlap.question, overlap.text)
-
-    return find
+def _check_overlaps(prompts: pa.Table, questions: Questions) -> Iterator[Finding]:
+    for overlap in questions.find_overlaps(prompts):
+        reason = f"{overlap.share:.0%} of the words of a question of {overlap.evaluation_set!r}"
+        clash = {"clashed_with": overlap.question, "clashed_text": overlap.text}
+        yield Finding(overlap.row, "contaminated", reason, **clash)
 
 
-def _set_aside(prompts: pa.Table, finding: Finding, clash: Clash) -> dict[str, Any]:
-    prompt = prompts.slice(finding.row, 1).to_pylist()[0]
-    return set_aside_row(
-        "cleaning",
-        finding.kind,
-        prompt["source"],
-        prompt["row"],
-        finding.reason,
-        prompt["messages"][-1]["content"] if finding.value is None else finding.value,
-        prompt_id=prompt["prompt_id"],
-        clashed_with=None if clash is None else clash[0],
-        clashed_text=None if clash is None else clash[1],
-    )
+def _set_aside(prompts: pa.Table, finding: Finding) -> dict[str, Any]:
+    [prompt] = prompts.slice(finding.row, 1).to_pylist()
+    clash = {"clashed_with": finding.clashed_with, "clashed_text": finding.clashed_text}
+    return set_aside_prompt("cleaning", finding.kind, prompt, finding.reason, finding.value, **clash)

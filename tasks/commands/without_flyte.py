@@ -16,8 +16,9 @@ from tasks.inputs.overrides import with_overrides
 from tasks.lineage.provenance import made_from
 from tasks.machine.gpus import check_types
 from tasks.machine.local_ray import start_ray
+from tasks.machine.memory_limit import return_freed_memory
 from tasks.machine.progress import track_progress
-from tasks.machine.resources import has_gpu, read_ray_resources, return_freed_memory
+from tasks.machine.resources import has_gpu, read_ray_resources
 from tasks.records.identity import run_name
 from tasks.storage.durable import PARTIAL, write_whole
 from tasks.storage.locations import resolve_address, resolve_folder

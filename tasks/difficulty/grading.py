@@ -13,7 +13,7 @@ from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
 from tasks.tables.losses import Reasons
 from tasks.tables.parquet import add_user_columns, build_table, validate
-from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
+from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_prompt
 
 MEASURED = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
 """The columns of `GRADED` that are computed from rollouts."""
@@ -62,14 +62,11 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         graded = graded.append_column(GRADED.field(name), pa.array(stats[name], type=GRADED.field(name).type))
     errors = frame[frame["error"].notna()].groupby("prompt_id")["error"].first().to_dict()
     aside = [
-        set_aside_row(
+        set_aside_prompt(
             "difficulty",
             "unjudged",
-            row["source"],
-            row["row"],
+            row,
             f"no rollout could be scored: {errors.get(row['prompt_id'], 'none was sampled')}",
-            row["messages"][-1]["content"],
-            prompt_id=row["prompt_id"],
         )
         for row in prompts.filter(pc.invert(pc.or_(known, unsampled))).to_pylist()
     ]

@@ -106,7 +106,7 @@ def split_prompts(
     )
     files, too_long = [], [SET_ASIDE.empty_table()]
     for shard in shards(table.column("source").to_pylist(), rows):
-        part = table.slice(shard.start, shard.end - shard.start)
+        part = table.slice(shard.start, len(shard))
         fits, set_aside = split_by_length(part, to_local(model), spec.sampling, room, within, "difficulty")
         too_long.append(set_aside)
         if fits.num_rows:
@@ -311,7 +311,8 @@ def collect_rollouts(
     parts = chain.from_iterable(read_input_batches(shard, ROLLOUTS) for shard in rollouts)
     output = write_output("rollouts.parquet", totals.count(parts), ROLLOUTS, lineage)
     sampling, judging = (
-        merge_summaries([_read_summary(shard) for shard in shards]) for shards in (responses, rollouts)
+        merge_summaries([StageSummary.from_json(read_footer(shard)[SUMMARY]) for shard in shards])
+        for shards in (responses, rollouts)
     )
     describe_sampling(sampling, totals, len(rollouts))
     late = judging.facts["judged"]
@@ -336,7 +337,3 @@ def _open_rollout_cache(
     return RolloutCache.open(
         *find_storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judged_by
     )
-
-
-def _read_summary(shard: Parquet) -> StageSummary:
-    return StageSummary.from_json(read_footer(shard)[SUMMARY])

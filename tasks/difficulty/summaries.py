@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -68,17 +68,8 @@ def merge_summaries(summaries: Sequence[StageSummary]) -> StageSummary:
         for name, value in summary.facts["verifiers"].items():
             is_latency = "seconds" in name and not name.endswith("/busy_seconds")
             figures[name] = max(figures.get(name, 0), value) if is_latency else figures.get(name, 0) + value
-    return StageSummary(
-        first.stage,
-        first.started_at,
-        sum(summary.seconds for summary in summaries),
-        "",
-        facts | {"verifiers": figures},
-        run=summaries[-1].run,
-        image=first.image,
-        cores=first.cores,
-        gpus=first.gpus,
-    )
+    seconds, run = sum(summary.seconds for summary in summaries), summaries[-1].run
+    return replace(first, seconds=seconds, headline="", facts=facts | {"verifiers": figures}, run=run)
 
 
 def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> None:

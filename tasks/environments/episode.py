@@ -109,14 +109,8 @@ class Observer(Protocol):
         """Handle the end of a turn of the policy; `so_far` is the episode up to this point."""
 
 
-class NoObserver:
+class NoObserver(Observer):
     """An observer that does nothing."""
-
-    def on_environment(self, *, busy: bool) -> None:
-        """Do nothing."""
-
-    def on_turn(self, so_far: Completion) -> None:
-        """Do nothing."""
 
 
 class _Transcript:
@@ -247,67 +241,60 @@ def _choose_longer(played: Completion, recorded: Completion | None) -> Completio
     return played if recorded is None or len(played.turns) >= len(recorded.turns) else recorded
 
 
+@dataclass
 class _Game:
     """Plays one episode to its end: alternates the policy's turns with requests of the environment."""
 
-    def __init__(
-        self,
-        conversation: TurnTokens,
-        session: Session,
-        request: EpisodeRequest,
-        generate: GenerateTurn,
-        services: Services,
-        observer: Observer,
-        recorded: Completion | None,
-    ) -> None:
-        self._conversation = conversation
-        self._session = session
-        self._request = request
-        self._generate = generate
-        self._services = services
-        self._observer = observer
-        self._recorded = recorded
-        self._transcript = _Transcript(request.prompt_ids)
-        self._over = ""
+    conversation: TurnTokens
+    session: Session
+    request: EpisodeRequest
+    generate: GenerateTurn
+    services: Services
+    observer: Observer
+    recorded: Completion | None
+
+    def __post_init__(self) -> None:
+        self.transcript = _Transcript(self.request.prompt_ids)
+        self.over = ""
 
     async def play(self) -> Completion:
         """Run the episode to its end."""
-        request = self._request
-        asked: Request = await self._session.begin(
+        request = self.request
+        asked: Request = await self.session.begin(
             request.messages,
             request.sample,
             sample_seed(request.group, request.prompt_id, request.sample),
-            self._conversation.control_tokens,
+            self.conversation.control_tokens,
         )
         while True:
             match asked:
                 case AsksForTurn():
-                    if self._over:  # it was refused a turn, and requests one again
-                        return self._transcript.completion(self._end(Ended()))
+                    if self.over:  # it was refused a turn, and requests one again
+                        return self.transcript.completion(self._end(Ended()))
                     asked = await self._next(asked)
                 case AsksForJudgement(text):
                     asked = await self._judged(text)
                 case AsksToRun(program, output_chars):
                     asked = await self._run(program, output_chars)
                 case Overran(reason):
-                    self._transcript.truncated = True
-                    return self._transcript.completion(None if self._transcript.turns else self._failure(reason))
+                    self.transcript.truncated = True
+                    return self.transcript.completion(None if self.transcript.turns else self._failure(reason))
                 case Failed(error, failure):
-                    return self._transcript.completion(EpisodeEnd(None, error=error, failure=failure))
+                    return self.transcript.completion(EpisodeEnd(None, error=error, failure=failure))
                 case Ended():
-                    return self._transcript.completion(self._end(asked))
+                    return self.transcript.completion(self._end(asked))
 
     def _end(self, ended: Ended) -> EpisodeEnd | None:
         if ended.overran:
-            self._transcript.truncated = True
-        if not self._transcript.turns:
+            self.transcript.truncated = True
+        if not self.transcript.turns:
             return self._failure(ended.overran or NO_TURN)
         if ended.reward is None:
             return None
         return EpisodeEnd(ended.reward, ended.passed)
 
     def _failure(self, reason: str) -> EpisodeEnd:
-        path = self._request.spec.path
+        path = self.request.spec.path
         return EpisodeEnd(None, error=f"environment {path} {reason}", failure=FunctionFailure(path, reason))
 
     async def _next(self, asked: AsksForTurn) -> Request:
@@ -315,11 +302,11 @@ class _Game:
 
         Messages before the first turn are appended to the prompt, and the conversation restarts with the result.
         """
-        if asked.messages and not asked.anew and not self._transcript.turns:
-            prompt = [dict(message) for message in self._request.messages]
+        if asked.messages and not asked.anew and not self.transcript.turns:
+            prompt = [dict(message) for message in self.request.messages]
             asked = AsksForTurn([*prompt, *asked.messages], anew=True)
-        turns, limit = self._transcript.turns, self._request.spec.turns
-        if self._transcript.truncated or len(turns) >= limit:
+        turns, limit = self.transcript.turns, self.request.spec.turns
+        if self.transcript.truncated or len(turns) >= limit:
             return await self._refuse_turn(0)
         try:
             inserted = await self._encode_insertion(asked)
@@ -330,32 +317,32 @@ class _Game:
                 else f"{type(error).__name__}: {one_line(error)}"
             )
             return Failed(
-                f"environment {self._request.spec.path}: {reason}", FunctionFailure(self._request.spec.path, reason)
+                f"environment {self.request.spec.path}: {reason}", FunctionFailure(self.request.spec.path, reason)
             )
         room = 0 if inserted is None else self._compute_room(inserted)
         if inserted is None or room <= 0:
             return await self._refuse_turn(room)
         turn = self._take_recorded(asked) or await self._sampled(inserted, room)
-        self._transcript.add(inserted, asked, turn)
-        self._observer.on_turn(self._transcript.completion())
+        self.transcript.add(inserted, asked, turn)
+        self.observer.on_turn(self.transcript.completion())
         last = turn.truncated or len(turns) >= limit or room <= len(turn.token_ids)
-        return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
+        return await self.session.turn(Turn(turn.text, turn.finish_reason, last))
 
     async def _refuse_turn(self, room: int) -> Request:
         """Refuse a turn, for which `room` tokens are left, and return the environment's next request."""
-        turns, limit = len(self._transcript.turns), self._request.spec.turns
-        self._transcript.truncated = True
-        self._over = f"the episode has had {turns} turns of {limit} and has {max(room, 0)} tokens left"
-        return await self._session.over(self._over)
+        turns, limit = len(self.transcript.turns), self.request.spec.turns
+        self.transcript.truncated = True
+        self.over = f"the episode has had {turns} turns of {limit} and has {max(room, 0)} tokens left"
+        return await self.session.over(self.over)
 
     def _compute_room(self, inserted: list[int]) -> int:
         """Return the maximum number of tokens of the next turn; `max_tokens` limits all turns of an episode together.
 
         The policy never sees more tokens than the prompt and `max_tokens` together, which fit the engine's context.
         """
-        most, transcript = self._request.sampling.max_tokens, self._transcript
+        most, transcript = self.request.sampling.max_tokens, self.transcript
         left = most - len(transcript.token_ids)
-        visible = len(self._request.prompt_ids) + most - len(transcript.seen)
+        visible = len(self.request.prompt_ids) + most - len(transcript.seen)
         return min(left, visible) - len(inserted)
 
     async def _encode_insertion(self, asked: AsksForTurn) -> list[int] | None:
@@ -363,11 +350,11 @@ class _Game:
 
         Before the first turn there are none.
         """
-        template, transcript = self._conversation, self._transcript
+        template, transcript = self.conversation, self.transcript
         if asked.anew:
-            if not template.may_fit(asked.messages, len(self._request.prompt_ids) + self._request.sampling.max_tokens):
+            if not template.may_fit(asked.messages, len(self.request.prompt_ids) + self.request.sampling.max_tokens):
                 return None
-            tools = [tool["schema"] for tool in self._request.spec.tools]
+            tools = [tool["schema"] for tool in self.request.spec.tools]
             begun = partial(template.begun, asked.messages, tools)
             transcript.begin_anew(await _run_encoding(begun, asked.messages))
             return []
@@ -382,12 +369,12 @@ class _Game:
 
         After different messages, the rest of the record is discarded.
         """
-        record, index = self._recorded, len(self._transcript.turns)
+        record, index = self.recorded, len(self.transcript.turns)
         if record is None or index >= len(record.turns):
             return None
         turn = record.turns[index]
         if list(turn.inserted) != asked.messages or (turn.context is not None) != asked.anew:
-            self._recorded = None
+            self.recorded = None
             return None
         spans = [
             VersionSpan(span.version, span.start - turn.start, span.end - turn.start)
@@ -399,30 +386,30 @@ class _Game:
         return Completion(turn.text, record.token_ids[span], record.logprobs[span], reason, spans)
 
     async def _sampled(self, inserted: list[int], room: int) -> Completion:
-        request, sampling = self._request, self._request.sampling
+        request, sampling = self.request, self.request.sampling
         tokens = min(room, request.spec.turn_tokens or room)
-        seed = None if request.seed is None else sample_seed(request.seed, "turn", len(self._transcript.turns))
-        self._observer.on_environment(busy=False)
+        seed = None if request.seed is None else sample_seed(request.seed, "turn", len(self.transcript.turns))
+        self.observer.on_environment(busy=False)
         try:
-            return await self._generate(
-                [*self._transcript.seen, *inserted],
+            return await self.generate(
+                [*self.transcript.seen, *inserted],
                 sampling.model_copy(update={"max_tokens": tokens}),
                 seed,
             )
         finally:
-            self._observer.on_environment(busy=True)
+            self.observer.on_environment(busy=True)
 
     async def _judged(self, text: str) -> Request:
         """Score a text with the verifier, and return the environment's next request."""
-        score = await self._services.judge(text, self._transcript.completion().earlier)
+        score = await self.services.judge(text, self.transcript.completion().earlier)
         if score.error is not None:
-            return await self._session.refuse(score.error, may_pass=score.failure is None or score.failure.may_pass)
-        return await self._session.judgement(Judgement(score.value, score.passed, score.detail))
+            return await self.session.refuse(score.error, may_pass=score.failure is None or score.failure.may_pass)
+        return await self.session.judgement(Judgement(score.value, score.passed, score.detail))
 
     async def _run(self, program: str, output_chars: int) -> Request:
         """Run a program in the sandbox, and return the environment's next request."""
         try:
-            execution = await self._services.run_program(program, output_chars)
+            execution = await self.services.run_program(program, output_chars)
         except CannotJudge as reason:
-            return await self._session.refuse(str(reason), may_pass=True)
-        return await self._session.execution(execution)
+            return await self.session.refuse(str(reason), may_pass=True)
+        return await self.session.execution(execution)

@@ -299,18 +299,16 @@ def _list_metrics(
         yield _Metric(WIN_RATE, "score", given)
         if control is not None:
             yield LengthControlledRate(given, control)
-    for name, given in _find_common(frames, PASSES_OF):
-        yield _Metric(name, name, given, block=int(name.removeprefix(PASSES_OF)))
-    for name, given in _find_common(frames, MAJORITY_OF):
-        yield _Metric(name, name, given, block=int(name.removeprefix(MAJORITY_OF)))
+    for prefix in (PASSES_OF, MAJORITY_OF):
+        for name, given in _find_common(frames, prefix):
+            yield _Metric(name, name, given, block=int(name.removeprefix(prefix)))
     for name, given in _find_common(frames, PROMPT_LOOSE):
         yield _Metric(name, name, given)
         for way in ("strict", "loose"):
             yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, weight=INSTRUCTIONS)
-    for name, given in _find_common(frames, "no_answer"):
-        yield _Metric(name, name, given)
-    for name, given in _find_common(frames, "truncated"):
-        yield _Metric(name, name, given)
+    for rate in ("no_answer", "truncated"):
+        for name, given in _find_common(frames, rate):
+            yield _Metric(name, name, given)
     yield _Metric("mean_tokens", "num_tokens", everyone, is_rate=False)
     for name, given in _find_common(frames, REWARD):
         yield _Metric(name, name, given, is_rate=all(has_only_rates(frame[name][given].to_numpy()) for frame in frames))

@@ -63,17 +63,7 @@ def build_request(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Pat
         **({"gpu_memory_utilization": engine.share_of_gpu} if gpu else {}),
         **engine.vllm,
     }
-    return {
-        "name": benchmark.name,
-        "tasks": benchmark.tasks,
-        "include_path": benchmark.include_path,
-        "metric": benchmark.metric,
-        "filter": benchmark.filter,
-        "num_fewshot": benchmark.num_fewshot,
-        "limit": benchmark.limit,
-        "gen_kwargs": benchmark.gen_kwargs,
-        "chat_template": benchmark.chat_template,
-        "backend": benchmark.backend,
+    return benchmark.model_dump(exclude={"fingerprint", "margin"}) | {
         "arguments": {
             "pretrained": str(policy),
             "dtype": engine.dtype,

@@ -12,6 +12,7 @@ from tasks.config.fields import Arguments, FolderInFile
 from tasks.config.loading import Config, RunTime
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
+from tasks.machine.packages import installed_version
 
 VERSION = "0.4.13"
 """Version of the package lm-eval whose tasks and prompts are used. Results of other versions are not comparable."""
@@ -83,18 +84,14 @@ def check_installed() -> None:
     Raises:
         MistakeError: it is not, or it was installed without its requirements (`pip install --no-deps`).
     """
-    try:
-        version = importlib.metadata.version("lm-eval")
-    except importlib.metadata.PackageNotFoundError:
-        raise MistakeError(f"evaluation: harness: lm-eval is not installed: {INSTALL}") from None
+    version = installed_version("lm-eval")
+    if version is None:
+        raise MistakeError(f"evaluation: harness: lm-eval is not installed: {INSTALL}")
     if version != VERSION:
         raise MistakeError(f"evaluation: harness: lm-eval {version} is installed, and must be {VERSION}: {INSTALL}")
     for requirement in map(Requirement, importlib.metadata.requires("lm-eval") or ()):
-        name = requirement.name
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            try:
-                importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                raise MistakeError(
-                    f"evaluation: harness: lm-eval is installed without {name}, which it requires: {INSTALL}"
-                ) from None
+        is_needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_needed and installed_version(requirement.name) is None:
+            raise MistakeError(
+                f"evaluation: harness: lm-eval is installed without {requirement.name}, which it requires: {INSTALL}"
+            )

@@ -157,7 +157,7 @@ def compare_answers(
     Raises:
         MistakeError: runs that share no prompt.
     """
-    shared = reduce(set.__and__, (_collect_pairs(table) for table in answered.values()))
+    shared = reduce(set.__and__, (set(_list_rows(table)) for table in answered.values()))
     asked = prompts.filter(pa.array([pair in shared for pair in _list_rows(prompts)], pa.bool_()))
     if not asked.num_rows:
         raise MistakeError(f"no prompt was answered in all of {', '.join(answered)}: there is nothing to compare")
@@ -187,7 +187,3 @@ def _read_policy(run: Path, policy: str) -> pa.Table:
 def _list_rows(table: pa.Table) -> list[tuple[str, str]]:
     """Return the benchmark and the prompt of every row."""
     return list(zip(table["benchmark"].to_pylist(), table["prompt_id"].to_pylist(), strict=True))
-
-
-def _collect_pairs(rollouts: pa.Table) -> set[tuple[str, str]]:
-    return set(_list_rows(rollouts))

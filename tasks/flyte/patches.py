@@ -44,6 +44,9 @@ from tasks.storage.locations import sandbox_folder
 CHECKED_VERSION = "1.16.31"
 """The flytekit release that the table was checked against."""
 
+NONE_KNOWN = "none known"
+"""The `upstream` of a patch without a related issue or pull request."""
+
 RESOURCES = {
     Resources.ResourceName.CPU: "cpu",
     Resources.ResourceName.MEMORY: "memory",
@@ -64,13 +67,13 @@ class Patch(NamedTuple):
         target: the attribute, as `module:name` or `module:class.name`.
         replacement: takes flytekit's original, and returns the replacement.
         reason: what would go wrong without the patch.
-        upstream: URL of the related flytekit issue or pull request.
+        upstream: URL of the related flytekit issue or pull request, if there is one.
     """
 
     target: str
     replacement: Callable[[Any], Any]
     reason: str
-    upstream: str
+    upstream: str = NONE_KNOWN
 
 
 def _drop_schemas(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
@@ -191,7 +194,6 @@ def _move_cache(_: str) -> str:  # the target is a constant, and its value is no
 
 
 FLYTE, FLYTEKIT = "https://github.com/flyteorg/flyte/issues", "https://github.com/flyteorg/flytekit/pull"
-NONE_KNOWN = "none known"
 
 PATCHES = (
     Patch(
@@ -204,50 +206,42 @@ PATCHES = (
         "flytekit.interaction.click_types:FileParamType.convert",
         partial(command_line_options.resolve_output_addresses, folder=False),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a file",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.interaction.click_types:DirParamType.convert",
         partial(command_line_options.resolve_output_addresses, folder=True),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a folder",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:to_click_option",
         command_line_options.show_short_help,
         "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:Entities.all",
         workflow_names.list_only_workflows,
         "`pyflyte run FILE --help` would list the tasks that a file imports, which are no commands, with its workflows",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:WorkflowCommand._create_command",
         workflow_names.show_kind_in_help,
         "the help of a workflow would call it a task",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_command",
         publish_results,
         "the results of `pyflyte run` would be printed in one line, and be in a folder of a random name",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_command",  # wraps the patch above, which has the same target
         remote_run.check_launches,
         "a launch without a module of the user's would end in its first pod, after the upload, and an address be read "
         "without the storage that --config names",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:run_remote",
         remote_run.add_labels,
         "an execution of `pyflyte run --remote` would have no labels of its files, as one of `launch` has",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
@@ -266,19 +260,16 @@ PATCHES = (
         uploads.upload_once,
         "a file that is read-only could not be sent, one that is in storage would be sent again, and a launch whose "
         "code cannot be uploaded would end with a traceback that names a temporary archive",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.tools.fast_registration:ls_files",
         archive.list_all_files,
         "an archive would be sent whatever its size, and be listed by looking at each file of every environment",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.bin.entrypoint:get_traceback_str",
         show_in_console,
         "an error would stand in Flyte's console below a traceback",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.local_cache:LocalTaskCache.get",
@@ -296,7 +287,6 @@ PATCHES = (
         "flytekit.core.local_cache:LocalTaskCache.initialize",
         local_cache.replace_damaged_cache,
         "a damaged cache would end every run with an error of SQLite",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.local_cache:CACHE_LOCATION",
@@ -309,37 +299,31 @@ PATCHES = (
         _drop_schemas,
         "a compiled workflow would be larger than what Flyte's gateway passes on, so that the console showed no run, "
         "and a changed description of an option would miss every cached stage on a backend",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.docstring:Docstring.long_description",
         _show_whole_description,
         "Flyte's console, which shows long descriptions alone, would say that a task of one sentence has none",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.to_python_value",
         _read_whole_numbers,
         "nothing could be launched from Flyte's console, which sends 24 as 24.0",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.node:Node.with_overrides",
         _resolve_templates,
         "a pod template could be given by name to a task, and not by the files that a run is launched with",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.tools.translator:_serialize_pod_spec",
         _write_templates,
         "an inline pod template would lose the resources in it, and need Kubernetes' client, which loads for seconds",
-        NONE_KNOWN,
     ),
     Patch(
         "flytekit.core.type_engine:TypeEngine.literal_map_to_kwargs",
         _describe_input_errors,
         "a mistake in an input would stand in Flyte's console below the whole input",
-        NONE_KNOWN,
     ),
 )
 """All attributes of flytekit that this project replaces."""

@@ -42,7 +42,8 @@ def resolve_output(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     try:
         answer = remote.client.get_data(address)
     except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
-        raise AddressError(f"{address}: {_find_endpoint(remote)} has no such output{_format_details(error)}") from None
+        backend = remote.config.platform.endpoint
+        raise AddressError(f"{address}: {backend} has no such output{_format_details(error)}") from None
     blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _has_blob(answer.literal) else None
     wanted = BlobType.BlobDimensionality.MULTIPART if folder else BlobType.BlobDimensionality.SINGLE
     if blob is None or blob.metadata.type.dimensionality != wanted:
@@ -52,10 +53,6 @@ def resolve_output(address: str, remote: FlyteRemote, *, folder: bool) -> str:
 
 def _has_blob(literal: literals_pb2.Literal) -> bool:
     return literal.HasField("scalar") and literal.scalar.HasField("blob")
-
-
-def _find_endpoint(remote: FlyteRemote) -> str:
-    return str(remote.config.platform.endpoint)
 
 
 def _format_details(error: Exception) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from tasks.config.connection import VARIABLE, normalize_url
 from tasks.config.fields import Arguments
@@ -88,19 +88,13 @@ class EngineConfig(Config):
     V2 fails on a model or a GPU. With the same seeds the two sample different tokens."""
     seed: int = 0
     """Seed of the engine's sampler, for requests without a seed."""
-    vllm: Arguments = Field({})
+    vllm: Annotated[Arguments, AfterValidator(check_engine_arguments)] = Field({})
     """Further arguments of vLLM's `AsyncEngineArgs`, such as `{quantization: fp8, kv_cache_dtype: fp8}` or
     `{max_num_batched_tokens: 16384}`. Names that vLLM does not have, and names that the pipeline sets itself, are
     refused when the file is read. Training also refuses arguments that would make importance weights wrong or that
     weight updates do not reach (speculative decoding, `logits_processors`, offloading). vLLM checks the values when an
     engine starts. Its defaults apply to all other arguments. On GPUs the default of `max_num_batched_tokens` is 8192,
     or 16384 from 70 GiB of memory on (A100: 8192)."""
-
-    @field_validator("vllm")
-    @classmethod
-    def _check_engine_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
-        check_engine_arguments(value)
-        return value
 
     @model_validator(mode="after")
     def _check_server_options(self) -> Self:
@@ -204,7 +198,7 @@ class SamplingConfig(Config):
     """Base seed. The seed of every sample of a prompt is derived from it, so that a sample does not depend on other
     requests in flight. If null, samples use the engine's random stream and depend on the other requests."""
 
-    vllm: Arguments = Field({})
+    vllm: Annotated[Arguments, AfterValidator(check_sampling_arguments)] = Field({})
     """Further arguments of vLLM's `SamplingParams`, such as `{repetition_penalty: 1.1}`. Names that vLLM does not have,
     and names that the pipeline sets itself, are refused when the file is read. Training also refuses arguments that
     change the distribution of tokens (penalties, `logit_bias`, `min_tokens` and others), because every importance
@@ -219,12 +213,6 @@ class SamplingConfig(Config):
                 f"{FALSIFIED}"
             )
         return options
-
-    @field_validator("vllm")
-    @classmethod
-    def _check_sampling_arguments(cls, value: dict[str, Any]) -> dict[str, Any]:
-        check_sampling_arguments(value)
-        return value
 
     @field_validator("guided_regex")
     @classmethod

@@ -67,8 +67,8 @@ SAMPLING_REFUSED_IN_TRAINING = dict.fromkeys(
 """Sampling arguments that training refuses, with the reasons."""
 
 
-def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check the names of engine arguments, and the values that decide the number of an engine's GPUs.
+def check_engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return engine arguments after a check of their names, and of the values that decide the number of GPUs.
 
     Raises:
         ValueError: vLLM has no such argument, it is refused, or a parallel size is not a positive integer.
@@ -80,15 +80,17 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} = {size!r}: must be a whole number above 0")
     if arguments.get("load_format") == "dummy":
         raise ValueError("load_format = 'dummy': the weights would be random numbers")
+    return arguments
 
 
-def check_sampling_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check the names of sampling arguments.
+def check_sampling_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return sampling arguments after a check of their names.
 
     Raises:
         ValueError: vLLM has no such argument, or it is refused.
     """
     _check(arguments, SAMPLING_ARGUMENTS, _SAMPLING_OF_OURS, "sampling")
+    return arguments
 
 
 def _check(arguments: Mapping[str, Any], known: Collection[str], refused: Mapping[str, str], kind: str) -> None:

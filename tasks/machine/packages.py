@@ -1,6 +1,6 @@
 """Locates the packages of this project, and names the command that installs what its stages need."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ("data_specs", "images", "tasks", "workflows")
@@ -13,8 +13,8 @@ HOME = Path(__file__).parents[2]
 def installed_version(distribution: str) -> str | None:
     """Return the version of an installed distribution, or None if it is not installed."""
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
         return None
 
 

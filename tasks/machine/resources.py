@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib.util
 import os
 from pathlib import Path
@@ -87,12 +86,3 @@ async def describe_free_resources() -> str:
     if any(groups.values()):
         text += "; machines by group: " + ", ".join(f"{group} {number:g}" for group, number in groups.items())
     return text
-
-
-def return_freed_memory() -> None:
-    """Return the memory that this process has freed to the system. glibc would keep blocks of the size of a model.
-
-    Does nothing without glibc.
-    """
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)

@@ -16,7 +16,7 @@ from tasks.mixing.choosing import Chosen, Rows, choose, join_rows
 from tasks.mixing.members import Member
 from tasks.mixing.spec import MixtureSpec
 from tasks.tables.parquet import add_user_columns, build_table, mapped, take_rows, validate
-from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_row
+from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_prompt
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,12 @@ def _count_by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None,
 
 
 def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
-    ids = graded.column("prompt_id")
+    ids, reason = graded.column("prompt_id"), "like a prompt that is held out"
     numbers = sorted(like_heldout)
     rows = chain.from_iterable(part.to_pylist() for part in take_rows(graded, np.array(numbers, np.int64)))
     return build_table(
         (
-            set_aside_row(
-                "mixing",
-                "near_duplicate",
-                row["source"],
-                row["row"],
-                "like a prompt that is held out",
-                row["messages"][-1]["content"],
-                prompt_id=row["prompt_id"],
-                clashed_with=ids[like_heldout[number]].as_py(),
-            )
+            set_aside_prompt("mixing", "near_duplicate", row, reason, clashed_with=ids[like_heldout[number]].as_py())
             for number, row in zip(numbers, rows, strict=True)
         ),
         SET_ASIDE,

@@ -9,7 +9,8 @@ from flytekit import Resources
 from images import TRAINING
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, show, shown_stage, to_local
 from tasks.machine.image import check_image_of_pod
-from tasks.machine.resources import process_resources, return_freed_memory
+from tasks.machine.memory_limit import return_freed_memory
+from tasks.machine.resources import process_resources
 from tasks.model_check.options import CheckedOptions
 from tasks.tables.schemas import StageSummary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ from tasks.rollouts.episodes import Content, contents_of, environment_path
 from tasks.rollouts.rollout_cache import RolloutCache, Verdict, compute_verdict_number, find_verdicts, make_verdict_row
 from tasks.rollouts.row_store import Key
 from tasks.tables.parquet import build_table
-from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
+from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Kind, Stage, set_aside_prompt
 from tasks.verifiers import (
     Score,
     VerifierPool,
@@ -81,30 +81,33 @@ def split_judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage)
     Raises:
         RolloutError: a source has no prompts whose responses can be scored.
     """
-    columns = ["prompt_id", "source", "row", "messages", "verifier", "ground_truth"]
-    rows = prompts.select(columns).to_pylist()
+    rows = prompts.select(["source", "verifier", "ground_truth"]).to_pylist()
     lacking = [missing_resources(row["verifier"], json.loads(row["ground_truth"]), verifiers) for row in rows]
     for source in dict.fromkeys(row["source"] for row in rows):
-        reasons = [missing for row, missing in zip(rows, lacking, strict=True) if row["source"] == source]
-        if all(reasons):
+        of_source = [missing for row, missing in zip(rows, lacking, strict=True) if row["source"] == source]
+        if all(of_source):
             raise RolloutError(
-                f"source {source!r}: none of its {len(reasons)} prompts can be scored here: {', '.join(reasons[0])}"
+                f"source {source!r}: none of its {len(of_source)} prompts can be scored here: {', '.join(of_source[0])}"
             )
-    set_aside = [
-        set_aside_row(
-            stage,
-            "environment",
-            row["source"],
-            row["row"],
-            f"cannot be scored: {', '.join(missing)}",
-            row["messages"][-1]["content"],
-            prompt_id=row["prompt_id"],
-        )
-        for row, missing in zip(rows, lacking, strict=True)
-        if missing
-    ]
-    fit = pa.array([not missing for missing in lacking], pa.bool_())
-    return prompts.filter(fit), build_table(set_aside, SET_ASIDE, f"set aside by {stage}")
+    reasons = [f"cannot be scored: {', '.join(missing)}" if missing else None for missing in lacking]
+    return split_prompts(prompts, reasons, stage, "environment")
+
+
+def split_prompts(
+    prompts: pa.Table, reasons: Sequence[str | None], stage: Stage, kind: Kind
+) -> tuple[pa.Table, pa.Table]:
+    """Return the prompts without a reason to drop them, and a table of `SET_ASIDE` with the others.
+
+    Args:
+        prompts: a table of `PROMPTS` (or with more columns).
+        reasons: the reason of each prompt, or None for a prompt that stays.
+        stage, kind: the columns `stage` and `kind` of `SET_ASIDE`.
+    """
+    stays = pa.array([reason is None for reason in reasons], pa.bool_())
+    dropped = prompts.filter(pc.invert(stays)).to_pylist()
+    given = [reason for reason in reasons if reason is not None]
+    set_aside = [set_aside_prompt(stage, kind, row, reason) for row, reason in zip(dropped, given, strict=True)]
+    return prompts.filter(stays), build_table(set_aside, SET_ASIDE, f"set aside by {stage}")
 
 
 class Judging:

@@ -21,11 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.rollouts.judging import Judged, Judging, RolloutError, check_prompts, collect_whole_prompts
+from tasks.rollouts.judging import (
+    Judged,
+    Judging,
+    RolloutError,
+    check_prompts,
+    collect_whole_prompts,
+    split_prompts,
+)
 from tasks.rollouts.rollout_cache import responses
 from tasks.rollouts.sampling_loop import Sampled, Workload, sample, tokenize_prompts
-from tasks.tables.parquet import build_table
-from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
+from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS
 from tasks.verifiers.function_watch import LoggedFunctions
@@ -84,23 +90,9 @@ def split_by_length(
         within: describes the limit, for the reason in a row of `SET_ASIDE`.
         stage: the stage that calls, for the rows of `SET_ASIDE`.
     """
-    rows = prompts.to_pylist()
-    lengths = [len(ids) for ids in tokenize_prompts(rows, model, sampling)]
-    set_aside = [
-        set_aside_row(
-            stage,
-            "length",
-            row["source"],
-            row["row"],
-            f"too long: {length} tokens; {within}",
-            row["messages"][-1]["content"],
-            prompt_id=row["prompt_id"],
-        )
-        for row, length in zip(rows, lengths, strict=True)
-        if length > room
-    ]
-    fits = pc.less_equal(pa.array(lengths, pa.int64()), room)
-    return prompts.filter(fits), build_table(set_aside, SET_ASIDE, f"set aside by {stage}")
+    lengths = map(len, tokenize_prompts(prompts.to_pylist(), model, sampling))
+    reasons = [f"too long: {length} tokens; {within}" if length > room else None for length in lengths]
+    return split_prompts(prompts, reasons, stage, "length")
 
 
 def sample_and_score(

@@ -43,7 +43,7 @@ def _parse_tests(value: Any, setup: Any) -> dict[str, Any]:
     if isinstance(tests, list) and len(tests) == 1:
         inner = parse_structure(tests[0])
         tests = inner if isinstance(inner, list) or (isinstance(inner, dict) and "inputs" in inner) else tests
-    if isinstance(tests, str) and _is_module(tests):
+    if isinstance(tests, str) and "def test" in tests:
         return _convert_pytest(tests, _setup(setup))
     if isinstance(tests, dict):
         tests = parse_structure(tests.get("test_cases", tests))
@@ -109,10 +109,6 @@ def _join_lines(side: Any) -> str:
     if not isinstance(side, str):
         raise UnusableError("an input or output is neither text nor a list of lines", side)
     return side
-
-
-def _is_module(text: str) -> bool:
-    return "def test" in text
 
 
 def _convert_pytest(text: str, setup: str) -> dict[str, Any]:

@@ -124,13 +124,10 @@ def compute_fingerprint(source: SourceSpec) -> str:
     reads: list[Any] = [result_options(loader)]
     if isinstance(loader, ReasoningGymLoader):
         reads.append(importlib.metadata.version("reasoning-gym"))
-    for file in list_source_files(source):
-        reads.append([get_endings(file.path), _compute_digest(source, file)])
+    reads += [[get_endings(file.path), _compute_digest(source, file)] for file in list_source_files(source)]
     if source.transform is not None:
         reads.append(compute_transform_digest(source.transform, f"{_format_source(source)}: transform"))
-    for reward in source.rewards:
-        if reward.function is not None:
-            reads.append(compute_function_digest(reward.function))
+    reads += [compute_function_digest(reward.function) for reward in source.rewards if reward.function is not None]
     if source.environment is not None:
         reads.append(compute_function_digest(source.environment.path, "environment"))
         reads += [compute_function_digest(path, "environment") for path in source.environment.code_of_the_user]
@@ -236,45 +233,39 @@ def _is_same(value: Any, accepted: Any) -> bool:
 
 def _open_checked_stream(source: SourceSpec, reading: Reading | None = None) -> Iterator[Item]:
     """Return the source's stream after checking its columns in the first rows (of each file, if it reads files)."""
-    where = _format_loader(source)
     # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader() | ParquetLoader() | CsvLoader():
-            return _open_checked_files(source, "path", lambda file: _choose_reader(source, file, columns), reading)
+            return _open_checked_files(source, "path", columns, reading)
         case HuggingFaceLoader(dataset=None):
-            return _open_checked_files(source, "files", lambda file: _choose_reader(source, file, columns), reading)
+            return _open_checked_files(source, "files", columns, reading)
         case HuggingFaceLoader() as loader:
             return _open_checked_configs(source, loader, columns)
         case ReasoningGymLoader() as loader:
-            stream = _generate_reasoning_gym(source, loader)
+            made = _generate_reasoning_gym(source, loader)
         case TopicsLoader() as loader:
-            stream = _convert_errors(topics.generate(loader.size, source.seed), f"{where}.size", TooFewPromptsError)
+            made = topics.generate(loader.size, source.seed)
         case InstructionsLoader() as loader:
             counts = (loader.min_constraints, loader.max_constraints)
             made = instructions.generate(loader.size, loader.constraints, *counts, source.seed)
-            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
         case FunctionsLoader() as loader:
             made = functions.generate(loader.size, loader.tests, source.seed)
-            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
         case GuessingLoader() as loader:
             made = guessing.generate(loader.size, loader.numbers, loader.highest, source.seed, loader.examples)
-            stream = _convert_errors(made, f"{where}.size", TooFewPromptsError)
-    stream = _apply_transform(source, stream)
+    stream = _apply_transform(source, _convert_errors(made, f"{_format_loader(source)}.size", TooFewPromptsError))
     head = list(islice(stream, PEEK))
     _check_columns(source, head, "the data set")
     return chain(head, stream)
 
 
 def _open_checked_files(
-    source: SourceSpec,
-    field: str,
-    reader: Callable[[File], Callable[[File], Iterator[Item]]],
-    reading: Reading | None,
+    source: SourceSpec, field: str, columns: set[str] | None, reading: Reading | None
 ) -> Iterator[Item]:
     def open_file(file: File) -> Iterator[Item]:
         where = f"{_format_loader(source)}.{field}: {file.name} cannot be read"
-        return _apply_transform(source, _convert_errors(reader(file)(file), where, ERRORS))
+        reader = _choose_reader(source, file, columns)
+        return _apply_transform(source, _convert_errors(reader(file), where, ERRORS))
 
     files = list_source_files(source)
     for file in files:

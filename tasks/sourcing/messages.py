@@ -73,11 +73,9 @@ def _try_parse(value: Any) -> Any:
 
 def _parse_turns(value: Any) -> Chat:
     """Parse text or a list of messages, and check roles, content, and that the last message kept is the user's."""
-    if not isinstance(value, list):
-        if not isinstance(value, str):
-            raise UnusableError("the prompt is neither text nor a list of messages", value)
+    if isinstance(value, str):
         return Chat([{"role": "user", "content": value}], [{}])
-    if not value:
+    if not isinstance(value, list) or not value:
         raise UnusableError("the prompt is neither text nor a list of messages", value)
     for turn in value:
         if not isinstance(turn, dict) or turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):

@@ -67,11 +67,9 @@ def make_float_converter(type_: pa.DataType) -> Converter | None:
         return _make_struct_converter({name: convert for name, convert in fields.items() if convert is not None})
     if pa.types.is_dictionary(type_):
         return make_float_converter(type_.value_type)
-    return _make_list_converter(make_float_converter(type_.value_type)) if _is_list(type_) else None
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return hasattr(type_, "value_type")  # a list of any kind; a union has none
+    if hasattr(type_, "value_type"):  # a list of any kind; a union has none
+        return _make_list_converter(make_float_converter(type_.value_type))
+    return None
 
 
 def _make_list_converter(convert: Converter | None) -> Converter | None:

@@ -25,7 +25,6 @@ from tasks.tables.schemas import (
     DUPLICATE_OF,
     PROMPTS,
     SET_ASIDE,
-    Kind,
     canonical_json,
     prompt_id_of_texts,
     set_aside_row,
@@ -72,35 +71,6 @@ class Prompt(NamedTuple):
     answered: bool
     tried: bool
 
-    @property
-    def prompt_id(self) -> str:
-        """The id of the prompt (`tasks.tables.schemas.prompt_id`)."""
-        identity: str = self.columns["prompt_id"]
-        return identity
-
-    def to_duplicate(self, row: int) -> Unusable:
-        """Return the entry that drops this prompt because row number `row` of the source has the same prompt."""
-        question = self.columns["messages"][-1]["content"]
-        return Unusable("duplicate", f"{DUPLICATE_OF}{row}", DUPLICATE, question, self.prompt_id)
-
-
-class Unusable(NamedTuple):
-    """A row that is dropped.
-
-    Attributes:
-        kind: the kind of the error, as the table `SET_ASIDE` names it.
-        reason: the error of this row, to show to the user.
-        category: the reason without details of the row. Rows are counted by category.
-        value: the invalid value.
-        prompt_id: the id of the first occurrence if the row is a duplicate.
-    """
-
-    kind: Kind
-    reason: str
-    category: str
-    value: Any
-    prompt_id: str | None = None
-
 
 def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     """Read `source` as `PromptReader` does, and return whole tables."""
@@ -143,14 +113,15 @@ class PromptReader:
         prompts: list[dict[str, Any]] = []
         set_aside: list[dict[str, Any]] = []
         for row in open_rows(self._source, self._reading):
-            made = self._check_duplicate(row)
-            if isinstance(made, Prompt):
+            try:
+                made = self._make_prompt(row)
+            except UnusableError as error:
+                set_aside.append(self._set_aside(row.index, error))
+                self._reasons[error.category] += 1
+            else:
                 prompts.append(made.columns)
                 self._answered += made.answered
                 self._untried += not made.tried
-            else:
-                set_aside.append(_set_aside_row(made, self._source.name, row.index))
-                self._reasons[made.category] += 1
             if len(prompts) + len(set_aside) == BATCH:
                 yield self._tables(prompts, set_aside)
                 prompts, set_aside = [], []
@@ -180,25 +151,29 @@ class PromptReader:
         """The counts of what was read (`tasks.sourcing.reading.Reading.facts`)."""
         return self._reading.facts(self._source.seed)
 
-    def _check_duplicate(self, row: Row) -> Prompt | Unusable:
-        made = _try_make_prompt(row, self._source, self._max_prompt_chars)
-        if isinstance(made, Unusable):
-            return made
-        first = self._first_row_of.setdefault(bytes.fromhex(made.prompt_id), row.index)
-        return made if first == row.index else made.to_duplicate(first)
+    def _make_prompt(self, row: Row) -> Prompt:
+        """Return the prompt of a row.
+
+        Raises:
+            UnusableError: the row cannot become a prompt, or repeats the prompt of an earlier one.
+        """
+        if isinstance(row.content, Malformed):
+            raise UnusableError(row.content.reason, row.content.value, row.content.category, kind="malformed")
+        made = _make_prompt(row.index, row.content, self._source, self._max_prompt_chars)
+        identity, question = made.columns["prompt_id"], made.columns["messages"][-1]["content"]
+        first = self._first_row_of.setdefault(bytes.fromhex(identity), row.index)
+        if first != row.index:
+            reason = f"{DUPLICATE_OF}{first}"
+            raise UnusableError(reason, question, DUPLICATE, kind="duplicate", prompt_id=identity)
+        return made
+
+    def _set_aside(self, row: int, error: UnusableError) -> dict[str, Any]:
+        found = {"prompt_id": error.prompt_id, "clashed_with": error.prompt_id}
+        return set_aside_row("sourcing", error.kind, self._source.name, row, error.reason, error.value, **found)
 
     def _tables(self, prompts: list[dict[str, Any]], set_aside: list[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
         name = self._source.name
         return build_table(prompts, PROMPTS, name), build_table(set_aside, SET_ASIDE, name)
-
-
-def _try_make_prompt(row: Row, source: SourceSpec, max_prompt_chars: int) -> Prompt | Unusable:
-    if isinstance(row.content, Malformed):
-        return Unusable("malformed", row.content.reason, row.content.category, row.content.value)
-    try:
-        return _make_prompt(row.index, row.content, source, max_prompt_chars)
-    except UnusableError as error:
-        return Unusable(error.kind, error.reason, error.category, error.value)
 
 
 def _make_prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_chars: int) -> Prompt:
@@ -279,19 +254,6 @@ def _try_get_value(row: Mapping[str, Any], path: str) -> Any:
         return get_value(row, path)
     except KeyError:
         return None
-
-
-def _set_aside_row(made: Unusable, source: str, row: int) -> dict[str, Any]:
-    return set_aside_row(
-        "sourcing",
-        made.kind,
-        source,
-        row,
-        made.reason,
-        made.value,
-        prompt_id=made.prompt_id,
-        clashed_with=made.prompt_id,
-    )
 
 
 def _describe_reasons(source: SourceSpec, reasons: Counter[str]) -> str:

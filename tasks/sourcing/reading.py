@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tasks.sourcing.files import Item
@@ -58,12 +58,4 @@ class Reading:
         """
         folder = os.path.commonpath(map(os.path.dirname, self.files)) if self.files else ""
         files = [[name.removeprefix(folder).removeprefix("/"), count] for name, count in self.files.items()]
-        return {
-            "rows": self.rows,
-            "blank": self.blank,
-            "named": self.named,
-            "files": files,
-            "seed": seed,
-            "sampled": self.sampled,
-            "last_rank": self.last_rank,
-        }
+        return {**asdict(self), "files": files, "seed": seed}

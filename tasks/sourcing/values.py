@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tasks.tables.schemas import Kind
@@ -25,11 +25,21 @@ class UnusableError(ValueError):
         value: the invalid value.
         category: the reason without details of the row. Rows are counted by category.
         kind: the kind of the error, as the table `SET_ASIDE` names it.
+        prompt_id: the id of the first occurrence if the row is a duplicate.
     """
 
-    def __init__(self, reason: str, value: Any, category: str | None = None, *, kind: Kind = "unusable") -> None:
+    def __init__(
+        self,
+        reason: str,
+        value: Any,
+        category: str | None = None,
+        *,
+        kind: Kind = "unusable",
+        prompt_id: str | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.value, self.category, self.kind = reason, value, category or reason, kind
+        self.reason, self.value, self.category = reason, value, category or reason
+        self.kind, self.prompt_id = kind, prompt_id
 
 
 class RepeatedKeyError(ValueError):
@@ -44,12 +54,9 @@ def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise RepeatedKeyError(f"key {_find_repeated([key for key, _ in pairs])!r} occurs twice")
+        keys = [key for key, _ in pairs]
+        raise RepeatedKeyError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return value
-
-
-def _find_repeated(keys: Sequence[Any]) -> Any:
-    return next((key for key in keys if keys.count(key) > 1), None)
 
 
 def get_value(row: Mapping[str, Any], path: str) -> Any:

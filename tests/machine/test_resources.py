@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tasks.machine import resources
+from tasks.machine.memory_limit import return_freed_memory
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -29,6 +30,6 @@ def test_freed_memory_goes_back_to_the_system():
     last = blocks.pop()  # at the heap's end, which glibc returns by itself
     del blocks
     before = process.memory_info().rss
-    resources.return_freed_memory()
+    return_freed_memory()
     assert before - process.memory_info().rss > 100e6
     assert last.sum() == 12_000
