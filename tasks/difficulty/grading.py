@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,13 +45,11 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
     if unknown:
         raise GradingError(f"{len(unknown)} rollouts' prompts, such as {min(unknown)}, are not among the prompts")
     judged = frame[frame["score"].notna()].astype({"passed": float}).groupby("prompt_id")
-    stats = pd.DataFrame(
-        {
-            "pass_rate": judged["passed"].mean(),
-            "mean_score": judged["score"].mean(),
-            "num_rollouts": judged.size(),
-            "mean_tokens": judged["num_tokens"].mean(),
-        }
+    stats = judged.agg(
+        pass_rate=("passed", "mean"),
+        mean_score=("score", "mean"),
+        num_rollouts=("score", "size"),
+        mean_tokens=("num_tokens", "mean"),
     )
     known = pc.is_in(prompts.column("prompt_id"), pa.array(stats.index, pa.string()))
     unsampled = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())

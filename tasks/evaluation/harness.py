@@ -117,7 +117,6 @@ def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmar
             "verifier": f"lm-eval {benchmark.metric}",
             "ground_truth": canonical_json(document["target"]),
             "metadata": "{}",
-            "cluster": None,
         }
         for document in documents
     ]
@@ -137,10 +136,7 @@ def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark
             "score": document["value"],
             "passed": document["value"] == 1,
             "rewards": [],
-            "error": None,
             "policy": policy,
-            "answer": None,
-            "answer_class": None,
         }
         for document in documents
     ]

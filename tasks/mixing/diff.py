@@ -35,13 +35,9 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         left_suffix="_before",
         right_suffix="_after",
     )
-    is_here = {side: pc.is_valid(joined.column(f"places_{side}")) for side in ("before", "after")}
-    columns = {
-        "came": pc.and_(is_here["after"], pc.invert(is_here["before"])),
-        "went": pc.and_(is_here["before"], pc.invert(is_here["after"])),
-    }
-    for name, flags in columns.items():
-        joined = joined.append_column(name, pc.cast(flags, pa.int64()))
+    has_before, has_after = (pc.is_valid(joined.column(f"places_{side}")) for side in ("before", "after"))
+    joined = joined.append_column("came", pc.and_not(has_after, has_before).cast(pa.int64()))
+    joined = joined.append_column("went", pc.and_not(has_before, has_after).cast(pa.int64()))
     for side in ("before", "after"):
         places = pc.fill_null(joined.column(f"places_{side}"), 0)
         passes = pc.multiply(places, joined.column(f"pass_rate_{side}"))
@@ -52,13 +48,10 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         joined.group_by(["domain", "source"])
         .aggregate([(name, "sum") for name in summed])
         .sort_by([("domain", "ascending"), ("source", "ascending")])
-        .to_pylist()
+        .rename_columns({f"{name}_sum": name for name in summed})
     )
-    everything = {name: _add_known([row[f"{name}_sum"] for row in sources]) for name in summed}
-    rows = [
-        {"domain": row["domain"], "source": row["source"], **{name: row[f"{name}_sum"] for name in summed}}
-        for row in sources
-    ]
+    rows = sources.to_pylist()
+    everything = {name: _add_known([row[name] for row in rows]) for name in summed}
     return [_compute_shares(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
 
 

@@ -117,12 +117,10 @@ class _Records:
         rows = csv.reader([*self._record, "\n"], delimiter=self._delimiter, **dialect)
         try:
             next(rows)
-            end = rows.line_num
         except csv.Error as error:
             if "end of data" not in str(error):
                 return
-            end = rows.line_num
-        if end != len(self._record):
+        if rows.line_num != len(self._record):
             line = self._rows.line_num - len(self._record) + 1
             raise ValueError(
                 f"the row of line {line} may end in line {line + len(self._record) - 1}, or elsewhere if a backslash "

@@ -205,7 +205,6 @@ def _make_prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_pro
             "verifier": verifier,
             "ground_truth": truth_text,
             "metadata": metadata_text,
-            "cluster": None,
             "environment": environment,
         },
         answered=chat.answers > 0,
