@@ -18,6 +18,7 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
+    read_all_batches,
     read_input,
     read_input_batches,
     read_input_schema,
@@ -198,12 +199,12 @@ def _write_outputs(
     kinds = dict(sorted(Counter(set_aside.column("kind").to_pylist()).items()))
     show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
     all_kinds = Counter(kinds)
-    for rows in chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier):
+    for rows in read_all_batches(earlier, SET_ASIDE):
         all_kinds.update(rows.column("kind").to_pylist())
-    before = count_reasons(chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier))
+    before = count_reasons(read_all_batches(earlier, SET_ASIDE))
     stages = {"sourcing": before["sourcing"], "screening": before["cleaning"]}
     stages[name] = count_reasons([set_aside])["cleaning"]
-    every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
+    every = chain(read_all_batches(earlier, SET_ASIDE), [set_aside])
     by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(all_kinds.items()))
     headline = f"{count:,} prompts; {all_kinds.total():,} set aside" + (f" ({by_kind})" if by_kind else "")
     if tokens:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -29,6 +28,7 @@ from tasks.flyte.stages import (
     content_digest,
     find_storage_location,
     progress,
+    read_all_batches,
     read_footer,
     read_input,
     read_input_batches,
@@ -308,8 +308,8 @@ def collect_rollouts(
         __name__, inputs={"rollouts": digests}, seed=spec.sampling.seed, difficulty=spec, verifiers=verifiers
     )
     totals = Totals()
-    parts = chain.from_iterable(read_input_batches(shard, ROLLOUTS) for shard in rollouts)
-    output = write_output("rollouts.parquet", totals.count(parts), ROLLOUTS, lineage)
+    parts = totals.count(read_all_batches(rollouts, ROLLOUTS))
+    output = write_output("rollouts.parquet", parts, ROLLOUTS, lineage)
     sampling, judging = (
         merge_summaries([StageSummary.from_json(read_footer(shard)[SUMMARY]) for shard in shards])
         for shards in (responses, rollouts)

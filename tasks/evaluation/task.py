@@ -19,8 +19,8 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     find_storage_location,
+    read_all_batches,
     read_input,
-    read_input_batches,
     sampling_progress,
     show,
     shown_stage,
@@ -255,7 +255,7 @@ def compare_policies(
         for number, (name, file) in enumerate(zip(policies, rollouts, strict=True))
     }
     answered = {
-        name: pa.concat_tables([VERDICTS.empty_table(), *_read_batches(listed, VERDICTS)])
+        name: pa.concat_tables([VERDICTS.empty_table(), *read_all_batches(listed, VERDICTS)])
         for name, listed in files.items()
     }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
@@ -291,12 +291,6 @@ def compare_policies(
     )
 
 
-def _read_batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of several tables in batches."""
-    for file in files:
-        yield from read_input_batches(file, schema)
-
-
 def _set_aside(files: Sequence[Parquet]) -> pa.Table:
     """Return one table of the rows that the evaluation drops, with `stage` set to `evaluation`."""
     table = pa.concat_tables([SET_ASIDE.empty_table(), *(read_input(file, SET_ASIDE) for file in files)])
@@ -312,7 +306,7 @@ def _add_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
 def _read_rollouts(files: Mapping[str, Sequence[Parquet]]) -> Iterator[pa.Table]:
     """Yield the rollouts of all policies in batches, with the policies' names instead of their digests."""
     for name, listed in files.items():
-        for part in _read_batches(listed, EVALUATION_ROLLOUTS):
+        for part in read_all_batches(listed, EVALUATION_ROLLOUTS):
             yield _with(part, EVALUATION_ROLLOUTS.field("policy"), name)
 
 

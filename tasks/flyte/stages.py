@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial, wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -238,6 +239,11 @@ def read_input(file: FlyteFile, schema: pa.Schema) -> pa.Table:
 def read_input_batches(file: FlyteFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Read an input table of a stage in batches (`tasks.tables.parquet.read_batches`)."""
     return read_batches(to_local(file), schema)
+
+
+def read_all_batches(files: Iterable[FlyteFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read several input tables of a stage one after another, in batches."""
+    return chain.from_iterable(read_input_batches(file, schema) for file in files)
 
 
 def write_output(

@@ -36,34 +36,28 @@ linear layers and experts only (`get_quant_method` in `vllm.model_executor.layer
 
 
 FILE = Path(__file__).with_suffix(".json")
-"""Arguments that are refused, by reason. `{name}` in a reason is the name of the argument."""
+"""Arguments that are refused, by reason, always or in training. In a reason, `{name}` is the name of the argument, and
+`{falsified}` is `FALSIFIED`."""
+
+_CONTENT = json.loads(FILE.read_text())
 
 
-def _read_reasons(kind: str) -> dict[str, str]:
+def _list_reasons(kind: str) -> dict[str, str]:
     """Return the reason by argument."""
-    reasons: dict[str, list[str]] = json.loads(FILE.read_text())[kind]
-    return {name: reason.format(name=name) for reason, names in reasons.items() for name in names}
+    refused: dict[str, list[str]] = _CONTENT[kind]
+    return {name: why.format(name=name, falsified=FALSIFIED) for why, names in refused.items() for name in names}
 
 
-_ENGINE_OF_OURS = _read_reasons("engine")
+_ENGINE_OF_OURS = _list_reasons("engine")
 """Engine arguments that are always refused, with the reasons."""
 
-ENGINE_REFUSED_IN_TRAINING = {
-    **_read_reasons("engine_in_training"),
-    **dict.fromkeys(("logits_processors", "watermark_config", "enable_trace_replay"), FALSIFIED),
-}
+ENGINE_REFUSED_IN_TRAINING = _list_reasons("engine_in_training")
 """Engine arguments that training refuses, with the reasons."""
 
-_SAMPLING_OF_OURS = _read_reasons("sampling")
+_SAMPLING_OF_OURS = _list_reasons("sampling")
 """Sampling arguments that are always refused, with the reasons."""
 
-SAMPLING_REFUSED_IN_TRAINING = dict.fromkeys(
-    (
-        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids"),
-        *("bad_words", "min_tokens", "ignore_eos", "thinking_token_budget", "watermarking", "extra_args"),
-    ),
-    FALSIFIED,
-)
+SAMPLING_REFUSED_IN_TRAINING = _list_reasons("sampling_in_training")
 """Sampling arguments that training refuses, with the reasons."""
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import NamedTuple
 
-import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA
@@ -15,6 +14,7 @@ from tasks.flyte.stages import (
     Parquet,
     Stopwatch,
     content_digest,
+    read_all_batches,
     read_input_batches,
     read_input_schema,
     show,
@@ -63,7 +63,7 @@ def check_mixture(
 
     watch = Stopwatch("mixing: check")
     table, _ = apply_limits(mapped(read_input_batches(prompts, PROMPTS), PROMPTS), limits)
-    check_some_left(table, "prompts", _read_set_aside(set_aside))
+    check_some_left(table, "prompts", read_all_batches(set_aside, SET_ASIDE))
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
 
@@ -99,14 +99,14 @@ def mix_prompts(
     watch = Stopwatch("mixing")
     columns = read_input_schema(graded, GRADED)
     table, short = apply_limits(mapped(read_input_batches(graded, columns), columns), limits)
-    check_some_left(table, "graded prompts", _read_set_aside(set_aside))
+    check_some_left(table, "graded prompts", read_all_batches(set_aside, SET_ASIDE))
     mixed = mix(table, spec)
     lost = losses_of("mixing", table, count_reasons([mixed.set_aside])["mixing"])
     warn(lost, warn_if_lost)
     lineage = made_from(
         __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits
     )
-    every = chain(_read_set_aside(set_aside), [mixed.set_aside])
+    every = chain(read_all_batches(set_aside, SET_ASIDE), [mixed.set_aside])
     counts = {name: count for text in read for name, count in json.loads(text).items()}
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
@@ -128,7 +128,3 @@ def _describe_left_over(left: Mapping[str, int]) -> str:
     named = [f"{number:,} of {source}" for source, number in islice(left.items(), NAMED)]
     others = f" and {len(left) - NAMED:,} more sources" if len(left) > NAMED else ""
     return f"; left over: {', '.join(named)}{others}" if named else ""
-
-
-def _read_set_aside(set_aside: list[Parquet]) -> Iterator[pa.Table]:
-    return chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in set_aside)
