@@ -109,8 +109,14 @@ class Observer(Protocol):
         """Handle the end of a turn of the policy; `so_far` is the episode up to this point."""
 
 
-class NoObserver(Observer):
+class NoObserver:
     """An observer that does nothing."""
+
+    def on_environment(self, *, busy: bool) -> None:
+        """Do nothing."""
+
+    def on_turn(self, so_far: Completion) -> None:
+        """Do nothing."""
 
 
 class _Transcript:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class JudgedBy:
         """
         self._config = config
         self._initial = initial
-        self._digests: dict[tuple[str, tuple[str, ...], bool], str] = {}
+        self._verifier_digest = cache(self._compute_verifier_digest)
 
     @cached_property
     def everything(self) -> str:
@@ -97,26 +97,21 @@ class JudgedBy:
             truth = json.loads(row["ground_truth"])
             names |= collect_verifiers(verifier, truth)
             models = collect_reward_models(verifier, truth)
-        return json_digest(
-            [self._compute_verifier_digest(name, tuple(sorted(models)), plays=plays) for name in sorted(names)]
-        )
+        return json_digest([self._verifier_digest(name, tuple(sorted(models)), plays=plays) for name in sorted(names)])
 
     def compute_program_digest(self) -> str:
         """Return the digest of the code and options that run the programs of environments in the sandbox."""
-        return self._compute_verifier_digest("code", (), plays=False)
+        return self._verifier_digest("code", (), plays=False)
 
     def compute_environment_digest(self) -> str:
         """Return the digest of the limits of the processes of environments."""
         return json_digest(result_options(self._config.environments))
 
     def _compute_verifier_digest(self, verifier: str, models: tuple[str, ...], *, plays: bool) -> str:
-        key = (verifier, models, plays)
-        if key not in self._digests:
-            kind = self._kind(verifier)
-            codes = [code_digest(module, self._list_ignored(kind)) for module in MODULES[kind]]
-            codes += [code_digest(ENDED, ("tasks.verifiers",))] if plays else []
-            self._digests[key] = json_digest([verifier, self._options(verifier, models), codes])
-        return self._digests[key]
+        kind = self._kind(verifier)
+        codes = [code_digest(module, self._list_ignored(kind)) for module in MODULES[kind]]
+        codes += [code_digest(ENDED, ("tasks.verifiers",))] if plays else []
+        return json_digest([verifier, self._options(verifier, models), codes])
 
     def _kind(self, verifier: str) -> str:
         """Return the key of a verifier in `MODULES`."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,7 +96,7 @@ class RowStore:
         self._characters = 0
         self._since = 0.0
         self._flushing = threading.Lock()
-        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._group = lru_cache(GROUPS_IN_MEMORY)(self._read_group)
 
     def find(self, keys: Iterable[str]) -> None:
         """Look up the rows of these keys in all segments. Only rows that were looked up or appended can be read.
@@ -188,14 +188,9 @@ class RowStore:
             for key, number, row in zip(*columns, strict=True)
         ]
 
-    def _group(self, segment: str, number: int) -> pa.Table:
-        if (segment, number) not in self._groups:
-            with self._opened(segment) as file:
-                self._groups[segment, number] = file.read_row_group(number).select(self._schema.names)
-            if len(self._groups) > GROUPS_IN_MEMORY:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end((segment, number))
-        return self._groups[segment, number]
+    def _read_group(self, segment: str, number: int) -> pa.Table:
+        with self._opened(segment) as file:
+            return file.read_row_group(number).select(self._schema.names)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[pq.ParquetFile]:
