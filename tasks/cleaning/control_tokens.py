@@ -75,9 +75,11 @@ def _collect_texts(value: Any, key: str | None = None) -> Iterator[str]:
             yield value
         case dict() if isinstance(value.get(key), str):
             yield value[key]
-        case list() | dict():
-            for item in value.values() if isinstance(value, dict) else value:
+        case list():
+            for item in value:
                 yield from _collect_texts(item, key)
+        case dict():
+            yield from _collect_texts(list(value.values()), key)
 
 
 class ControlTokens:

@@ -168,8 +168,8 @@ class PromptReader:
         return made
 
     def _set_aside(self, row: int, error: UnusableError) -> dict[str, Any]:
-        found = {"prompt_id": error.prompt_id, "clashed_with": error.prompt_id}
-        return set_aside_row("sourcing", error.kind, self._source.name, row, error.reason, error.value, **found)
+        first = {"prompt_id": error.prompt_id, "clashed_with": error.prompt_id}
+        return set_aside_row("sourcing", error.kind, self._source.name, row, error.reason, error.value, **first)
 
     def _tables(self, prompts: list[dict[str, Any]], set_aside: list[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
         name = self._source.name
