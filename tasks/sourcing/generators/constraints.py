@@ -23,7 +23,7 @@ Draw = Callable[[random.Random, Topic], tuple[str, Kwargs]]
 """Samples the text that states a constraint and its checker's arguments."""
 
 FILE = Path(__file__).with_suffix(".json")
-"""The constraints by id, in the order in which they are sampled, and `words`: lists that several of them sample from.
+"""The constraints by id, in the order of sampling, and `words`: lists that several of them sample from.
 
 A constraint has a `text` and the `arguments` of its checker, or is null if it has a function here. The text contains
 the argument `a` at `{a}`, and the ending of a plural, if `a` is not 1, at `{a_s}`. The value of an argument is fixed,
