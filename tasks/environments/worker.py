@@ -36,7 +36,7 @@ from tasks.environments.interface import (
 )
 from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.environments.time_limit import TimeLimit
-from tasks.environments.tools import Toolbox, build_toolbox
+from tasks.environments.tools import build_toolbox
 from tasks.environments.tools import warm_up as warm_up_parser
 from tasks.failures import list_causes, one_line
 from tasks.generation.environment_spec import GIVEN
@@ -160,7 +160,8 @@ async def _run_episode(path: str, begin: Mapping[str, Any], line: _Line, tokeniz
     RUN_PROGRAM.set(line.run_program)
     function: Callable[..., Any] | None = None
     try:
-        tools = _build_tools(begin, tokenizer)
+        specs = begin["tools"]
+        tools = build_toolbox(specs, begin["tool_parser"], begin["tool_pattern"], tokenizer) if specs else None
         prompt = Prompt(
             begin["messages"],
             begin["sample"],
@@ -179,12 +180,6 @@ async def _run_episode(path: str, begin: Mapping[str, Any], line: _Line, tokeniz
         end = _describe_error(path, function, error)
     line.open = False
     return {**end, "retire": not await _cancel_others() or "worn" in end}
-
-
-def _build_tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
-    if not begin["tools"]:
-        return None
-    return build_toolbox(begin["tools"], begin["tool_parser"], begin["tool_pattern"], tokenizer)
 
 
 def _describe_error(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:

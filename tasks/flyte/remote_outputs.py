@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tasks.failures import MistakeError
 
 if TYPE_CHECKING:
-    from flyteidl.core import literals_pb2
     from flytekit.remote import FlyteRemote
 
 FORM = "flyte://v1/PROJECT/DOMAIN/EXECUTION/NODE/o/OUTPUT"
@@ -44,15 +43,12 @@ def resolve_output(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
         backend = remote.config.platform.endpoint
         raise AddressError(f"{address}: {backend} has no such output{_format_details(error)}") from None
-    blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _has_blob(answer.literal) else None
+    scalar = Literal.from_flyte_idl(answer.literal).scalar
+    blob = scalar.blob if scalar else None
     wanted = BlobType.BlobDimensionality.MULTIPART if folder else BlobType.BlobDimensionality.SINGLE
     if blob is None or blob.metadata.type.dimensionality != wanted:
         raise AddressError(f"{address} is not a {'folder' if folder else 'file'}, which is what this option takes")
     return str(blob.uri)
-
-
-def _has_blob(literal: literals_pb2.Literal) -> bool:
-    return literal.HasField("scalar") and literal.scalar.HasField("blob")
 
 
 def _format_details(error: Exception) -> str:
