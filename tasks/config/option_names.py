@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -16,89 +18,12 @@ SIMILAR = 0.75
 MOST = 3
 """Maximum number of options that are suggested for one key."""
 
-OF_TRL = {
-    "adam_beta1": "optimizer.beta1",
-    "adam_beta2": "optimizer.beta2",
-    "adam_epsilon": "optimizer.eps",
-    "delta": "objective.dual_clip",
-    "epsilon": "objective.clip_low",
-    "epsilon_high": "objective.clip_high",
-    "eval_steps": "validation.every",
-    "generation_batch_size": "groups_per_step",
-    "gradient_accumulation_steps": "groups_per_step",
-    "loss_type": "objective.aggregation",
-    "lr_scheduler_type": "optimizer.schedule",
-    "mask_truncated_completions": "objective.shaping.filter_truncated",
-    "max_completion_length": "sampling.max_tokens",
-    "max_steps": "steps",
-    "num_completions_to_print": "log_completions",
-    "num_generations": "sampling.samples",
-    "num_iterations": "updates.epochs",
-    "per_device_train_batch_size": "groups_per_step",
-    "ref_model_mixup_alpha": "objective.kl.sync_alpha",
-    "ref_model_sync_steps": "objective.kl.sync_every",
-    "report_to": "trackers",
-    "save_steps": "checkpoint_every",
-    "scale_rewards": "objective.normalization",
-    "steps_per_generation": "updates.minibatches",
-    "use_liger_kernel": "learner.liger",
-    "vllm_gpu_memory_utilization": "actors.engine.gpu_memory_utilization",
-    "vllm_importance_sampling_cap": "objective.correction.max",
-    "vllm_importance_sampling_correction": "objective.correction",
-    "vllm_max_model_length": "actors.engine.max_model_len",
-    "vllm_tensor_parallel_size": "actors.engine.tensor_parallel_size",
-}
+_ELSEWHERE: dict[str, dict[str, str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
+OF_TRL = _ELSEWHERE["trl"]
 """Options of TRL's `GRPOConfig` by their names there, and the options of a recipe that set the same."""
-
-OF_VERL = {
-    "actor_rollout_ref.actor.clip_ratio": "objective.clip_low",
-    "actor_rollout_ref.actor.clip_ratio_c": "objective.dual_clip",
-    "actor_rollout_ref.actor.clip_ratio_high": "objective.clip_high",
-    "actor_rollout_ref.actor.clip_ratio_low": "objective.clip_low",
-    "actor_rollout_ref.actor.entropy_coeff": "objective.entropy_coefficient",
-    "actor_rollout_ref.actor.grad_clip": "optimizer.max_grad_norm",
-    "actor_rollout_ref.actor.kl_loss_coef": "objective.kl.beta",
-    "actor_rollout_ref.actor.kl_loss_type": "objective.kl.estimator",
-    "actor_rollout_ref.actor.loss_agg_mode": "objective.aggregation",
-    "actor_rollout_ref.actor.optim.lr": "optimizer.learning_rate",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps": "optimizer.warmup_steps",
-    "actor_rollout_ref.actor.optim.warmup_style": "optimizer.schedule",
-    "actor_rollout_ref.actor.optim.weight_decay": "optimizer.weight_decay",
-    "actor_rollout_ref.actor.ppo_epochs": "updates.epochs",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "learner.micro_batch_tokens",
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "updates.minibatches",
-    "actor_rollout_ref.model.enable_gradient_checkpointing": "learner.gradient_checkpointing",
-    "actor_rollout_ref.model.path": "model.source",
-    "actor_rollout_ref.model.use_liger": "learner.liger",
-    "actor_rollout_ref.rollout.gpu_memory_utilization": "actors.engine.gpu_memory_utilization",
-    "actor_rollout_ref.rollout.max_model_len": "actors.engine.max_model_len",
-    "actor_rollout_ref.rollout.max_num_seqs": "actors.engine.max_num_seqs",
-    "actor_rollout_ref.rollout.n": "sampling.samples",
-    "actor_rollout_ref.rollout.temperature": "sampling.temperature",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": "actors.engine.tensor_parallel_size",
-    "actor_rollout_ref.rollout.top_k": "sampling.top_k",
-    "actor_rollout_ref.rollout.top_p": "sampling.top_p",
-    "algorithm.adv_estimator": "objective.advantage",
-    "algorithm.norm_adv_by_std_in_grpo": "objective.normalization",
-    "data.max_response_length": "sampling.max_tokens",
-    "data.train_batch_size": "groups_per_step",
-    "trainer.logger": "trackers",
-    "trainer.n_gpus_per_node": "cluster.gpus_per_node",
-    "trainer.save_freq": "checkpoint_every",
-    "trainer.test_freq": "validation.every",
-    "trainer.total_training_steps": "steps",
-}
+OF_VERL = _ELSEWHERE["verl"]
 """Options of verl's `ppo_trainer.yaml` by their names there, and the options of a recipe that set the same."""
-
-OTHERS = {
-    "batch_size": "groups_per_step",
-    "group_size": "sampling.samples",
-    "lora_alpha": "lora.alpha",
-    "lora_r": "lora.rank",
-    "lora_target_modules": "lora.target_modules",
-    "lr": "optimizer.learning_rate",
-    "model_name_or_path": "model.source",
-}
+OTHERS = _ELSEWHERE["others"]
 """Names in papers and on command lines, and the options of a recipe that set the same."""
 # Verl's names are also met without the sections that contain them, if no two sections have the same last name.
 _LAST = [name.rpartition(".")[2] for name in OF_VERL]

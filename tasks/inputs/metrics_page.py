@@ -1,81 +1,28 @@
 """Generates `docs/metrics.md`, the page of all metrics that a run records, with units and meanings.
 
-The tables are next to the code that computes the metrics. Metrics of a step as a whole are defined here.
+The tables are in `metrics.yaml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
-from tasks.training.actors.fleet import ENGINES
-from tasks.training.control.validation_figures import VALIDATION
-from tasks.training.objective.metrics import LOSS_METRICS
-from tasks.training.runtime.metric import Metric
-from tasks.training.telemetry.machine_use import MACHINES
-from tasks.training.telemetry.step_metrics import SAMPLED, TRAINED
+from pydantic import TypeAdapter
 
-STEP = (
-    Metric("step", "", "number of the step, from 0"),
-    Metric("seconds", "s", "work on this run up to the end of the step, over all attempts"),
-    Metric("step_seconds", "s", "wall time since the end of the step before"),
-    Metric("wait_seconds", "s", "time in which the learner waited for a batch"),
-    Metric("epoch", "", "complete passes over the prompts"),
-    Metric("trained_tokens", "tokens", "tokens that the step trained on"),
-    Metric("trained_tokens_per_second", "tokens/s", "the same by `step_seconds`"),
-    Metric("alarms", "", "thresholds that are crossed (`docs/alarms.md`)"),
-)
-"""Metrics of the step as a whole (`Controller`)."""
+from tasks.config.loading import Config, read_yaml
 
-PROMPTS = (
-    Metric("retired_prompts", "prompts", "solved prompts, which are no longer sampled (`prompts.retirement`)"),
-    Metric("deferred_prompts", "prompts", "unsolved prompts that wait for another try (`prompts.reroll`)"),
-    Metric("retried_groups", "groups", "groups of prompts that were tried again (`prompts.reroll`)"),
-    Metric("recovered_groups", "groups", "retried groups with a response that has a reward (`prompts.reroll`)"),
-)
-"""Metrics of the prompts' earlier results (`PromptHistory.take_figures`)."""
 
-LEARNER = (
-    Metric("learning_rate", "", "learning rate of the step"),
-    Metric("entropy", "nats", "mean entropy of the policy at the trained tokens"),
-    Metric("grad_norm", "", "global norm of the gradient, before clipping"),
-    Metric("learn_seconds", "s", "time of the last update, of the slowest learner rank"),
-    Metric("learner_idle", "share of the time", "time in which the learner did not compute"),
-    Metric("learner_restarts", "", "restarts of the learner after the loss of a rank"),
-)
-"""Metrics of the learner (`RayLearner.step`, `RestartingLearner.take_figures`)."""
+class Metric(Config):
+    """A number that each step of a run may record. `metrics.yaml` has its key in `metrics.jsonl`."""
 
-VERIFIERS = (
-    Metric("verifiers/<name>/calls", "calls", "responses given to the verifier since the run began"),
-    Metric("verifiers/<name>/repeated", "calls", "calls that were repeated after the loss of a worker"),
-    Metric("verifiers/<name>/retried", "calls", "calls that were repeated after the loss of the reward process"),
-    Metric("verifiers/<name>/timeouts", "calls", "calls that took longer than their limit"),
-    Metric("verifiers/<name>/errors", "calls", "calls without a judgement"),
-    Metric(
-        "verifiers/<name>/busy_seconds",
-        "s",
-        "time in which the verifier's processes had calls, summed over the processes; of chat, time in which a request "
-        "was under way",
-    ),
-    Metric("verifiers/<name>/mean_seconds", "s", "mean latency"),
-    Metric("verifiers/<name>/p50_seconds", "s", "median of the recent latencies"),
-    Metric("verifiers/<name>/p99_seconds", "s", "99th percentile of the recent latencies"),
-    Metric("verifiers/<name>/<other>", "", "counters that only this verifier has"),
-)
-"""Metrics of the verifiers (`RewardClient.figures`). All count from the beginning of the attempt."""
+    unit: str = ""
+    """Unit of the number, or empty if it has no unit."""
+    meaning: str
+    """Definition, and the option that the metric requires, if any."""
 
-SECTIONS: dict[str, Sequence[Metric]] = {
-    "The step": STEP,
-    "What was sampled since the step before": SAMPLED,
-    "The batch that was trained on": TRAINED,
-    "The loss": LOSS_METRICS,
-    "The learner": LEARNER,
-    "Engines": ENGINES,
-    "The use of machines": MACHINES,
-    "Prompts": PROMPTS,
-    "Validation": VALIDATION,
-    "Verifiers": VERIFIERS,
-}
-"""The tables of the page, by their headings."""
+
+SECTIONS = TypeAdapter(dict[str, dict[str, Metric]]).validate_python(read_yaml(Path(__file__).parent / "metrics.yaml"))
+"""The tables of the page, by their headings, and the metrics in each by their keys."""
 
 _HEAD = """# Metrics
 
@@ -103,7 +50,7 @@ def metrics_page() -> str:
     lines = [_HEAD]
     for heading, metrics in SECTIONS.items():
         lines += ["", f"## {heading}", "", "| metric | unit | meaning |", "|---|---|---|"]
-        lines += [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in metrics]
+        lines += [f"| `{name}` | {metric.unit} | {metric.meaning} |" for name, metric in metrics.items()]
     return "\n".join([*lines, ""])
 
 

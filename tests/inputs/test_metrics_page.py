@@ -6,7 +6,7 @@ from tasks.inputs.metrics_page import SECTIONS, metrics_page
 from tests.paths import ROOT
 from tests.training.stand_ins import Run, config, prompts
 
-NAMES = [metric.name for metrics in SECTIONS.values() for metric in metrics]
+NAMES = [name for metrics in SECTIONS.values() for name in metrics]
 
 
 def test_the_page_is_that_of_the_code():

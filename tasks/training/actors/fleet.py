@@ -37,23 +37,12 @@ from tasks.training.groups.group import Group, Prompt, Sample, Stage
 from tasks.training.groups.window import Window
 from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
-from tasks.training.runtime.metric import Metric
 from tasks.training.runtime.timeouts import Limit, run_until_first_ends, wait_within
 
 logger = logging.getLogger(__name__)
 
 STATISTICS_SECONDS = 10.0
 """Longest time between two readings of an engine's statistics, in seconds. Its KV cache can fill within seconds."""
-
-ENGINES = (
-    Metric(
-        "actors_idle", "share of the time", "time in which an actor slept or had nothing to generate, mean over actors"
-    ),
-    Metric("kv_cache_usage", "share", "share of an engine's KV cache in use, as last reported, mean over actors"),
-    Metric("preemptions", "requests", "requests whose KV cache was given to others"),
-    Metric("sequences_limit", "sequences", "limit on the sequences that an engine has at a time, mean over actors"),
-)
-"""Metrics of the engines, from their statistics (`Fleet.take_figures`)."""
 
 
 @dataclass
@@ -113,7 +102,7 @@ class Fleet:
         self._updates = WeightUpdates(config, self.slots, self._weights, receiver, self._turns)
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Return the metrics of `ENGINES` since the last call, `seconds` ago."""
+        """Return the engines' metrics since the last call, `seconds` ago."""
         for slot in self.slots:
             slot.count_idle()
         count = len(self.slots)

@@ -168,7 +168,7 @@ class Validation:
             await self._task
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics in `VALIDATION` of the newest validation that ended since the last call, if any.
+        """Return the metrics of the newest validation that ended since the last call, if any.
 
         Raises:
             Exception: the error that ended a validation.

@@ -14,49 +14,11 @@ from tasks.generation.interface import Completion
 from tasks.statistics.intervals import Estimate, estimate_mean_of_rates, estimate_score
 from tasks.statistics.majority import majority
 from tasks.training.groups.group import Prompt
-from tasks.training.runtime.metric import Metric
 from tasks.verifiers import Score
 from tasks.verifiers.chat.prompts import is_pairwise
 
 KEPT_OUT = ""
 """Value of `Question.benchmark` for held-out prompts of the mixture, which do not belong to a benchmark."""
-
-VALIDATION = (
-    Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
-    Metric("validation/low", "", "lower bound of that score's 95% interval, as in the evaluation"),
-    Metric("validation/high", "", "upper bound of that interval"),
-    Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
-    Metric(
-        "validation/pass_at_k",
-        "share",
-        "prompts with a correct response among k, if k is 2 or more",
-    ),
-    Metric("validation/truncated", "share of responses", "responses that were cut off at `max_tokens`"),
-    Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
-    Metric("validation/domains/<domain>/score", "", "the score over the prompts of one of several domains"),
-    Metric("validation/domains/<domain>/pass_rate", "share", "the pass rate over these prompts"),
-    Metric("validation/benchmarks/<name>/score", "", "the score over the questions of a benchmark"),
-    Metric("validation/benchmarks/<name>/low", "", "lower bound of that score's 95% interval"),
-    Metric("validation/benchmarks/<name>/high", "", "upper bound of that interval"),
-    Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
-    Metric("validation/benchmarks/<name>/pass_at_k", "share", "as above, of this benchmark: pass@k"),
-    Metric(
-        "validation/benchmarks/<name>/majority_at_k",
-        "share",
-        "questions whose most common answer among k is correct: majority@k (cons@k), of a benchmark with `majority`",
-    ),
-    Metric(
-        "validation/benchmarks/<name>/win_rate",
-        "share",
-        "win rate over the reference answers, with half of the ties, of a benchmark in mode `pairwise`",
-    ),
-    Metric("validation/benchmarks/<name>/truncated", "share of responses", "as above, of this benchmark"),
-    Metric("validation/unanswered", "responses", "responses that could not be generated or scored"),
-    Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
-    Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
-)
-"""Metrics of validation, logged at the steps after which a validation has ended. Those before `rewards` are computed
-over the held-out prompts of the mixture. If there are none, they are the means over benchmarks."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,7 @@ class StepReport:
     """Result of an optimizer step over all ranks and micro-batches.
 
     Attributes:
-        metrics: its metrics (`objective.metrics.LOSS_METRICS`).
+        metrics: its metrics (`objective.metrics`).
         logprobs: log-probabilities of responses under the policy before the step, nats, 0 outside the mask, by
             `Sequence.kept_as`. Only of sequences that have a number and no `old_logprobs`.
     """

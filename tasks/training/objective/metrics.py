@@ -1,8 +1,8 @@
 """Computes metrics of the loss from sums and counts that add up exactly over micro-batches and ranks.
 
 Each loss reports sums and counts (`measure`); `summarize` adds up any number of them and divides once. Sums are over
-trained tokens. `LOSS_METRICS` contains the definitions, with `w` the correction's weight, `r` the importance ratio and
-`d = old_logprobs - rollout_logprobs` (learner minus engine).
+trained tokens. `inputs/metrics.yaml` contains the definitions, with `w` the correction's weight, `r` the importance
+ratio and `d = old_logprobs - rollout_logprobs` (learner minus engine).
 """
 
 from __future__ import annotations
@@ -15,77 +15,11 @@ from typing import TYPE_CHECKING
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.options.correction import PER_SEQUENCE
 from tasks.training.options.objective import ObjectiveConfig
-from tasks.training.runtime.metric import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from tasks.training.objective.surrogate import Clipped
-
-LOSS_METRICS = (
-    Metric("loss", "", "value that is differentiated"),
-    Metric("policy_loss", "", "its part of the policy"),
-    Metric("kl_loss", "", "its part of the KL penalties, `kl.beta` and `dppo.kl_weight`"),
-    Metric("entropy_loss", "", "its part of the entropy"),
-    Metric("ratio", "", "mean of r; with `dppo`, r is pi / pi_rollout"),
-    Metric("ratio_max", "", "maximum of r"),
-    Metric(
-        "clip_low",
-        "share of tokens",
-        "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low; with `dppo`, dropped ones with A < 0; this and the "
-        "other metrics of clipping only with a built-in `surrogate`",
-    ),
-    Metric(
-        "clip_high",
-        "share of tokens",
-        "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high; with `dppo`, dropped ones with A > 0",
-    ),
-    Metric(
-        "probability",
-        "",
-        "mean probability of the trained tokens under the policy before the step (DAPO, figure 7)",
-    ),
-    Metric(
-        "clip_high_probability_max",
-        "",
-        "the largest probability among tokens that `clip_high` counts (DAPO, figure 3a)",
-    ),
-    Metric("clip_dual", "share of tokens", "tokens with A < 0 and r > dual_clip; only if that is set"),
-    Metric("importance_weight", "", "mean of w as applied, 0 for dropped tokens"),
-    Metric("importance_weight_max", "", "maximum of w"),
-    Metric(
-        "is_oob_ratio",
-        "share",
-        "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
-    ),
-    Metric("masked", "share of tokens", "tokens dropped by `correction.mask`; only if that is set"),
-    Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only if that is set"),
-    Metric("mismatch", "nats", "mean of abs(d)"),
-    Metric("mismatch_max", "nats", "maximum of abs(d)"),
-    Metric("token_mult_prob_error", "", "mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree"),
-    Metric("gen_kl_error", "nats", "mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL)"),
-    Metric("policy_kl_error", "nats", "mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL)"),
-    Metric(
-        "js_divergence_error",
-        "nats",
-        "mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's probabilities "
-        "under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL)",
-    ),
-    Metric(
-        "kl",
-        "nats",
-        "mean of the configured estimator of KL(policy, reference); only if beta > 0; with `in_reward`, "
-        "that of the policy before the first update",
-    ),
-    Metric("own/<name>", "", "mean over tokens of a value that the loss of your own (`surrogate.function`) returned"),
-    Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
-    Metric(
-        "num_sequences",
-        "sequences",
-        "sequences that have any; the parts of an episode that was started again count as one",
-    ),
-)
-"""Metrics of the loss of a step. A is the advantage; w, r and d are defined in the module's docstring."""
 
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
 """Metrics that are sums over micro-batches."""
@@ -127,7 +61,7 @@ class Measured:
 
 
 def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
-    """Compute sums, counts and maxima of one micro-batch, each a 0-d tensor, under the names of `LOSS_METRICS`."""
+    """Compute sums, counts and maxima of one micro-batch, each a 0-d tensor, under the metrics' names."""
     mask, ratio, d = tokens.mask, tokens.ratio, tokens.log_mismatch
 
     def total(values: Tensor) -> Tensor:
@@ -186,7 +120,7 @@ def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]
         parts: `LossOutput.metrics` of every micro-batch; tensors or numbers, all with the same names.
 
     Returns:
-        The metrics that `LOSS_METRICS` defines. Means over no tokens are 0.
+        The metrics of the loss. Means over no tokens are 0.
 
     Raises:
         ValueError: there are no parts.

@@ -1,6 +1,6 @@
 """Defines alarms: thresholds on a run's metrics, with advice on what to do when they are crossed.
 
-The table in `docs/alarms.md` is generated from this module.
+The table in `docs/alarms.md` is generated from `alarms.yaml`, which this module reads.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import logging
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from tasks.config.loading import Config, read_yaml
 from tasks.training.options.run import AlarmsConfig
 
 logger = logging.getLogger(__name__)
@@ -20,8 +21,7 @@ REPEAT = 20
 """Number of steps after which an alarm that stays on is logged again."""
 
 
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(Config):
     """A threshold on one metric.
 
     Attributes:
@@ -45,123 +45,7 @@ class Alarm:
         return value > threshold if self.when == "above" else value < threshold
 
 
-ALARMS = (
-    Alarm(
-        "min_entropy",
-        "entropy",
-        "below",
-        "the policy samples almost the same response each time: its entropy has collapsed",
-        "raise objective.clip_high (DAPO: 0.28), add objective.entropy_coefficient or a KL penalty, or stop here",
-    ),
-    Alarm(
-        "max_entropy",
-        "entropy",
-        "above",
-        "the policy samples almost at random: its entropy is high",
-        "lower optimizer.learning_rate or objective.entropy_coefficient, and see whether responses are still text",
-    ),
-    Alarm(
-        "min_reward",
-        "reward",
-        "below",
-        "the mean score stays low: hardly any response is rewarded",
-        "try the reward on responses in rollouts/, and take easier prompts or more samples",
-        first_step=20,
-    ),
-    Alarm(
-        "max_mismatch",
-        "mismatch",
-        "above",
-        "the policy that sampled is far from the one that learns, by age or by rounding: importance weights are not "
-        "near 1",
-        "give both the same type (learner.dtype, actors.engine.dtype), and lower max_staleness or async_steps",
-    ),
-    Alarm(
-        "max_truncated",
-        "truncated",
-        "above",
-        "many responses are cut off, and are judged by what they had no room to say",
-        "raise sampling.max_tokens, or penalise length softly (objective.shaping.overlong)",
-    ),
-    Alarm(
-        "min_reward_std",
-        "reward_std",
-        "below",
-        "the rewards of a group hardly differ: advantages are small or, once they are normalised, noise",
-        "look at the rewards (rollouts/): a verifier that scores everything alike, or prompts that are all solved",
-    ),
-    Alarm(
-        "max_zero_variance",
-        "zero_variance",
-        "above",
-        "most of what is generated teaches nothing: its prompts are too easy or too hard by now",
-        "filter the mixture by difficulty again with this policy, or take other prompts",
-    ),
-    Alarm(
-        "max_clipped",
-        "clip_high",
-        "above",
-        "many tokens lie above the upper clip bound: the policy moves far within one batch",
-        "lower optimizer.learning_rate or updates.minibatches x updates.epochs",
-    ),
-    Alarm(
-        "max_out_of_bounds",
-        "is_oob_ratio",
-        "above",
-        "the correction truncates or drops many weights: the engine's probabilities are far from the learner's",
-        "give both the same type (learner.dtype, actors.engine.dtype), lower max_staleness, or relax "
-        "objective.correction's min and max",
-    ),
-    Alarm(
-        "max_sampling_rounds",
-        "sampling_rounds",
-        "above",
-        "a batch needs many rounds of prompts: most of them are too easy or too hard by now",
-        "raise resampling.batch_multiplier, or filter the mixture by difficulty again with this policy",
-    ),
-    Alarm(
-        "max_staleness_dropped",
-        "stale_groups_share",
-        "above",
-        "groups are generated and then dropped, because they are older than max_staleness",
-        "raise max_staleness, or lower async_steps",
-    ),
-    Alarm(
-        "max_unjudged",
-        "unjudged_share",
-        "above",
-        "responses cannot be scored, and are lost",
-        "look at detail in the ledger: an endpoint that is away, or a verifier that fails",
-    ),
-    Alarm(
-        "min_length_growth",
-        "length_growth",
-        "below",
-        "responses have become a fraction as long as they were",
-        "see whether short answers are rewarded, by a verifier that looks only at the end or by a length penalty",
-    ),
-    Alarm(
-        "max_length_growth",
-        "length_growth",
-        "above",
-        "responses have become many times as long as they were",
-        "see whether the reward grows as well; a length penalty is objective.shaping.overlong",
-    ),
-    Alarm(
-        "max_grad_norm",
-        "grad_norm",
-        "above",
-        "the gradient is large: updates are no longer small steps",
-        "lower optimizer.learning_rate, and look at objective.aggregation: a loss that is a sum has such gradients",
-    ),
-    Alarm(
-        "max_grad_norm_growth",
-        "grad_norm_ratio",
-        "above",
-        "the gradient is many times what it was over the run",
-        "lower optimizer.learning_rate; one step is not a reason for worry",
-    ),
-)
+ALARMS = tuple(map(Alarm.model_validate, read_yaml(Path(__file__).with_suffix(".yaml"))))
 
 
 class Watch:

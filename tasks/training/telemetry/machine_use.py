@@ -12,7 +12,6 @@ from tasks.training.actors.decoding import Decoding
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.metric import Metric
 from tasks.training.sizing.roofline import (
     Architecture,
     compute_bandwidth_utilization,
@@ -20,42 +19,6 @@ from tasks.training.sizing.roofline import (
     find_gpu,
 )
 from tasks.verifiers.registry import CHAT, REWARD_MODEL
-
-MACHINES = (
-    Metric(
-        "learner_mfu",
-        "share",
-        "model FLOPs utilisation of the learner in `learn_seconds`: operations that the trained tokens need over those "
-        "that its GPUs could do in bfloat16 (PaLM, appendix B); absent if the model's shape or the GPU's peak is "
-        "not known, as on CPUs",
-    ),
-    Metric(
-        "engines_mbu",
-        "share",
-        "model bandwidth utilisation of the engines while they have something to generate: bytes of weights and KV "
-        "cache that decoding must read over those that their GPUs could (Databricks 2023), from readings of each "
-        "engine's tokens and running sequences; absent as `learner_mfu` is, and in a step without a reading",
-    ),
-    Metric(
-        "generation_share",
-        "share of the machine time",
-        "busy time of the engines, times their GPUs; without GPUs, times the cores that they reserve",
-    ),
-    Metric("training_share", "share of the machine time", "the same of the learner's ranks while they compute"),
-    Metric(
-        "judging_share",
-        "share of the machine time",
-        "busy time of the verifier processes, 8 of which count as a GPU if the run has GPUs, and of the GPUs of a "
-        "judge that the run serves; a server that somebody else runs does not count",
-    ),
-    Metric(
-        "static_batching_waste",
-        "share",
-        "share of the engines' time that would be lost had they generated the batch's responses in static batches, "
-        "each of which ends with its longest response: 1 - mean / maximum of the lengths, over all such batches",
-    ),
-)
-"""Metrics of the use of machines. `RayLearner.step` computes the first, and `MachineUse.metrics` the others."""
 
 QUANTIZED = ("quantization", "kv_cache_dtype")
 """vLLM arguments that change the number of bytes of weights or KV cache from 16 bits."""
@@ -85,7 +48,7 @@ class MachineUse:
         step: Mapping[str, float],
         slots: Sequence[ActorSlot],
     ) -> dict[str, float]:
-        """Return the metrics of `MACHINES` for one step, except the learner's.
+        """Return the metrics of the use of machines for one step, except the learner's.
 
         Args:
             config: the run's options, with the dtypes of learner and engines resolved.
@@ -181,8 +144,11 @@ def compute_judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
 
 
 def compute_machine_use(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of `MACHINES` and of the idle shares over a run, weighted by the duration of steps."""
-    names = [*(metric.name for metric in MACHINES), "learner_idle", "actors_idle"]
+    """Return the means of these metrics and of the idle shares over a run, weighted by the duration of steps."""
+    names = (
+        *("learner_mfu", "engines_mbu", "generation_share", "training_share", "judging_share"),
+        *("static_batching_waste", "learner_idle", "actors_idle"),
+    )
     recorded = {name: [row for row in rows if row.get(name) is not None] for name in names}
     return {
         name: statistics.fmean((row[name] for row in having), weights=[row["step_seconds"] for row in having])

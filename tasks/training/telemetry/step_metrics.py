@@ -9,90 +9,11 @@ from dataclasses import dataclass, field
 
 from tasks.generation.interface import Completion, WeightUpdate
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.runtime.metric import Metric
-
-SAMPLED = (
-    Metric(
-        "reward",
-        "",
-        "mean score over all scored responses, including dropped groups; "
-        "absent if none was scored, as in a step that a resumed run takes on the groups of its checkpoint",
-    ),
-    Metric("reward/<domain>", "", "the same of one domain"),
-    Metric("reward_std", "", "standard deviation of a group's scores, mean over scored groups"),
-    Metric("rewards/<name>/mean", "", "mean of one of several rewards, before its weight"),
-    Metric("rewards/<name>/std", "", "standard deviation of that reward over responses"),
-    Metric("groups", "groups", "scored groups"),
-    Metric("zero_variance", "share of scored groups", "groups whose scores are all equal, which give no gradient"),
-    Metric("solved", "share of scored groups", "groups all of whose responses pass"),
-    Metric("unsolved", "share of scored groups", "groups none of whose responses passes"),
-    Metric("stale_groups", "groups", "groups dropped because they were older than `max_staleness`"),
-    Metric("failed_groups", "groups", "groups dropped because they could not be generated or scored"),
-    Metric(
-        "unjudged_samples",
-        "responses",
-        "responses that could not be scored, including failed groups; no other metric of scores counts them",
-    ),
-    Metric("samples", "responses", "finished responses"),
-    Metric("generated_tokens", "tokens", "tokens of the finished responses"),
-    Metric("generated_tokens_per_second", "tokens/s", "the same by the wall time of the step"),
-    Metric(
-        "environment_seconds",
-        "s",
-        "time in which the environment, not the policy, had an episode, its waits for a process, a judgement or the "
-        "sandbox included, mean over finished episodes; absent if no episode was finished",
-    ),
-    Metric(
-        "environment_failures",
-        "episodes",
-        "finished episodes whose environment failed; absent if no episode was finished",
-    ),
-    Metric("environment_failures/<environment>", "episodes", "the same of one environment, by its import path"),
-    Metric(
-        "sampling_rounds",
-        "rounds",
-        "rounds of prompts that dynamic resampling took; 0 if the surplus of an earlier step was enough",
-    ),
-    Metric("replayed_groups", "groups", "groups trained on again in place of groups without a gradient (`replay`)"),
-    Metric("actors_lost", "actors", "actors whose engine died or hung"),
-    Metric("update_pause_seconds", "s", "longest time that an engine generated nothing because of a weight update"),
-    Metric("update_seconds", "s", "longest time from the beginning to the end of an engine's weight update"),
-)
-"""Metrics of the samples since the previous step (`StepCounters.metrics`)."""
-
-TRAINED = (
-    Metric("batch_reward", "", "mean score of the batch that was trained on"),
-    Metric("response_length", "tokens", "mean length of the batch's responses"),
-    Metric("response_length_p50", "tokens", "median of these lengths"),
-    Metric("response_length_p99", "tokens", "99th percentile of these lengths"),
-    Metric("response_length_correct", "tokens", "mean length of the responses that pass, if there are any"),
-    Metric("response_length_wrong", "tokens", "mean length of the responses that do not pass, if there are any"),
-    Metric("episode_turns", "turns", "turns of the policy in an episode, mean over the batch's episodes, if any"),
-    Metric(
-        "episode_pieces",
-        "sequences",
-        "sequences of tokens of an episode, more than 1 if its conversation was started again, mean over the same",
-    ),
-    Metric(
-        "environment_tokens",
-        "share of tokens",
-        "tokens that environments inserted into the batch's episodes, with the chat template's tokens around them",
-    ),
-    Metric("truncated", "share of responses", "responses of the batch that were cut off at `sampling.max_tokens`"),
-    Metric(
-        "staleness",
-        "versions",
-        "age of the batch's groups: the step's policy version less the oldest one that "
-        "sampled a group, mean over groups",
-    ),
-    Metric("staleness_max", "versions", "the largest of these ages"),
-)
-"""Metrics of the batch that the step trained on (`compute_batch_metrics`)."""
 
 
 @dataclass
 class StepCounters:
-    """Counters since the last optimizer step, and the step's metrics computed from them (`SAMPLED`)."""
+    """Counters since the last optimizer step, and the step's metrics computed from them."""
 
     generated_tokens: int = 0
     generated_samples: int = 0
@@ -143,7 +64,7 @@ class StepCounters:
                 self.rewards.setdefault(part.name, []).append(part.value)
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """Return the metrics of `SAMPLED`.
+        """Return the metrics of what was sampled.
 
         Args:
             seconds: wall time since the counters were reset.
@@ -202,7 +123,7 @@ def _compute_reward_metrics(rewards: dict[str, list[float]]) -> dict[str, float]
 
 
 def compute_batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
-    """Return the metrics of `TRAINED` for the step that started at policy `version` and trained on `batch`."""
+    """Return the metrics of the batch for the step that started at policy `version` and trained on `batch`."""
     completions = [completion for group in batch for completion in group.completions]
     passed = [passed for group in batch for passed in group.passed]
     lengths = [completion.num_tokens for completion in completions]

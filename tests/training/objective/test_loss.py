@@ -7,10 +7,10 @@ from math import exp, log
 import pytest
 import torch
 
+from tasks.inputs.metrics_page import SECTIONS
 from tasks.training.objective import LossInputs, policy_loss, summarize
 from tasks.training.objective.divergence import compute_binary_divergence
 from tasks.training.objective.kl import estimate_kl
-from tasks.training.objective.metrics import LOSS_METRICS
 from tasks.training.options.objective import ObjectiveConfig
 
 RATIOS = [[0.5, 1.1, 1.5], [0.7, 1.4, 1.0]]  # pi / pi_old
@@ -319,8 +319,8 @@ def test_every_metric_has_a_definition_with_its_unit():
     own = ObjectiveConfig.model_validate({"surrogate": {"function": "mine.loss"}})
     output = policy_loss(inputs, own, lambda row: (row.logprobs, {"<name>": row.logprobs}))
     measured |= summarize([output.metrics]).keys()
-    assert measured == {metric.name for metric in LOSS_METRICS}
-    assert all(metric.meaning for metric in LOSS_METRICS)
+    assert measured == SECTIONS["The loss"].keys()
+    assert all(metric.meaning for metric in SECTIONS["The loss"].values())
 
 
 @pytest.mark.parametrize("config", EVERY_KIND)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tasks.training.learner.deepspeed_config import make_deepspeed_config
 from tasks.training.options import deepspeed_keys
-from tasks.training.options.deepspeed_keys import _ZERO_3, INNER_KEYS, check_keys
+from tasks.training.options.deepspeed_keys import _KEYS, INNER_KEYS, check_keys
 from tasks.training.options.run import TrainingConfig
 
 PACKAGE = Path(importlib.util.find_spec("deepspeed").origin).parent
@@ -148,7 +148,7 @@ def test_values_are_of_the_types_that_deepspeed_takes():
     fields = {field.alias or name: field.annotation for name, field in DeepSpeedZeroConfig.model_fields.items()}
     for name in INNER_KEYS["zero_optimization"]:
         for value, kinds in ((3, (int,)), (True, (bool, bool | None)), ({}, ())):
-            stage = 3 if name in _ZERO_3.split() else 2
+            stage = 3 if name in _KEYS.zero_3 else 2
             try:
                 check_keys({"zero_optimization": {name: value}}, stage)
             except ValueError:
