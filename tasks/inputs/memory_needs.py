@@ -2,7 +2,7 @@
 
 The memory of a process is a constant plus terms that grow with the model and the options:
 
-    learner rank     LEARNER + weights, gradients, optimizer (`estimate_rank_memory`)
+    learner rank     LEARNER + weights, gradients, optimizer (`estimate_learner_memory`)
                      + max(activations and logits of a step, a copy of the weights for the export of the policy)
     engine           ENGINE + weights + `cpu_kv_cache_gib`
     judge's engine   ENGINE + weights + KV cache, if a stage serves the judge

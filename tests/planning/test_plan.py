@@ -24,9 +24,10 @@ from tasks.training.options.learner import DenseAttentionError
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing import roofline
 from tasks.training.sizing.gpu_memory_fit import PlanError, find_fitting_placements, set_adapter
-from tasks.training.sizing.rank_memory import estimate_learner_memory, estimate_rank_memory
+from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.training.sizing.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
+from tests.planning.rank_options import rank_options
 
 H100 = GPUS["H100"]
 TINY = Architecture(layers=2, hidden=4, intermediate=8, heads=2, kv_heads=1, head_size=2, vocabulary=10)
@@ -206,7 +207,7 @@ def memory(**changes):
         "checkpointing": True,
         "reference": False,
     }
-    return estimate_rank_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
+    return estimate_learner_memory(KNOWN["Qwen2.5-7B"], rank_options(**{**options, **changes}))
 
 
 def test_each_stage_of_zero_shards_what_the_last_did_and_more():
@@ -239,7 +240,9 @@ def test_activations_of_layers_that_are_not_recomputed_by_hand():
     assert memory().total < second.total < third.total < memory(checkpointing=False).total
     options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
     dense, mixed = 22 * 4 + 8 * 8, (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
-    computed = estimate_rank_memory(MIXTURE, checkpointing=True, checkpoint_every_n_layers=2, **options)
+    computed = estimate_learner_memory(
+        MIXTURE, rank_options(checkpointing=True, checkpoint_every_n_layers=2, **options)
+    )
     assert computed.activations == 100 * (2 * 2 * 4 + 0 * dense + mixed[0] + sum(mixed))  # of 3 layers, the second
 
 
@@ -257,9 +260,9 @@ def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
 def test_activations_of_a_mixture_by_hand():
     options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
     dense, mixed = (22 * 4 + 8 * 8, 8 * 4 + 6 * 8), (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
-    computed = estimate_rank_memory(MIXTURE, checkpointing=True, **options)
+    computed = estimate_learner_memory(MIXTURE, rank_options(checkpointing=True, **options))
     assert computed.activations == 100 * (3 * 2 * 4 + sum(mixed))  # the larger layer is computed again
-    computed = estimate_rank_memory(MIXTURE, checkpointing=False, **options)
+    computed = estimate_learner_memory(MIXTURE, rank_options(checkpointing=False, **options))
     assert computed.activations == 100 * (dense[0] + 2 * mixed[0] + mixed[1])
     assert computed.optimizer == 12 * MIXTURE.parameters
 
@@ -300,7 +303,9 @@ def test_a_recipe_offloads_by_its_own_options_and_by_deepspeeds():
 def test_memory_is_what_one_gpu_had_at_its_peak(measured, tokens, changes):
     """Of Qwen2.5-1.5B's shape on an NVIDIA H200, torch 2.11, GB; its adapter of rank 16 is in the last one."""
     options = {"ranks": 1, "zero_stage": 2, "logprob_chunk_tokens": 1024, "checkpointing": True, "reference": False}
-    computed = estimate_rank_memory(KNOWN["Qwen2.5-1.5B"], micro_batch_tokens=tokens, **(options | changes))
+    computed = estimate_learner_memory(
+        KNOWN["Qwen2.5-1.5B"], rank_options(micro_batch_tokens=tokens, **(options | changes))
+    )
     assert computed.total / 1e9 == pytest.approx(measured, rel=0.02)
 
 

@@ -18,8 +18,9 @@ from tasks.training.learner.logits import Blocks
 from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import register_attention
 from tasks.training.learner.varlen import Bounds
-from tasks.training.sizing.rank_memory import estimate_rank_memory
+from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.training.sizing.roofline import Architecture, Experts
+from tests.planning.rank_options import rank_options
 
 DENSE = Architecture(16, 2048, 8192, 16, 4, 128, 32_768, attention_bias=True)
 """A model of 1.1 billion parameters."""
@@ -106,8 +107,7 @@ def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, eve
         other = policy(shape, checkpointing=False) if reference else None
         step(model, tokens, 1024, other)
     [measured] = [sizes["Total"] for sizes in memory.get_tracker_snapshot("peak").values()]
-    computed = estimate_rank_memory(
-        shape,
+    options = rank_options(
         ranks=1,
         zero_stage=2,
         micro_batch_tokens=tokens,
@@ -116,6 +116,7 @@ def test_memory_is_that_of_a_step(monkeypatch, shape, tokens, checkpointing, eve
         checkpoint_every_n_layers=every,
         reference=reference,
     )
+    computed = estimate_learner_memory(shape, options)
     states = computed.weights + computed.gradients + computed.optimizer + computed.reference
     assert computed.total == pytest.approx(measured, rel=0.15)
     assert computed.activations + computed.logits == pytest.approx(measured - states, rel=0.15)

@@ -93,95 +93,49 @@ class LearnerMemory:
 
 
 def estimate_learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
-    """Return the memory of a learner rank of a recipe.
+    """Return the memory of a rank of a recipe with ZeRO.
+
+    Stage 1 shards the optimizer's state, 2 also the gradients, 3 also the weights of policy and reference, which it
+    gathers for the current modules. Loading does not need more: it comes before gradients and activations.
+
+    With gradient checkpointing, activations are the inputs of the layers that are recomputed, all activations of the
+    other layers, and all activations of the layer that is recomputed now. Logits count as far as they exceed what a
+    layer needs for its backward pass, which begins after they are freed. With `lora` the model is frozen and an adapter
+    is trained; the adapter's state is not counted.
 
     Args:
         model: the shape of policy and reference.
         config: the run's options.
         gpu: whether ranks have GPUs; without them, main memory also contains what is offloaded.
     """
-    learner, kl = config.learner, config.objective.kl
-    zero = learner.deepspeed.get("zero_optimization", {})
-    return estimate_rank_memory(
-        model,
-        ranks=learner.ranks,
-        zero_stage=learner.zero_stage,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        logprob_chunk_tokens=learner.chunk_tokens(gpu=gpu),
-        float32_head=config.head_dtype == "float32",
-        checkpointing=learner.gradient_checkpointing,
-        checkpoint_every_n_layers=learner.checkpoint_every_n_layers,
-        reference=kl.beta > 0 and config.lora is None,
-        following=(kl.sync_alpha or 1) < 1,
-        frozen=config.lora is not None,
-        offload_optimizer=gpu and learner.offloads_optimizer,
-        offload_activations=gpu and learner.offload_activations,
-        live_parameters=zero.get("stage3_max_live_parameters", LIVE_PARAMETERS),
-        group=learner.ranks_with_a_copy,
+    learner, kl, ranks, zero_stage = (
+        config.learner,
+        config.objective.kl,
+        config.learner.ranks,
+        config.learner.zero_stage,
     )
-
-
-def estimate_rank_memory(
-    model: Architecture,
-    *,
-    ranks: int,
-    zero_stage: int,
-    micro_batch_tokens: int,
-    logprob_chunk_tokens: int,
-    checkpointing: bool,
-    checkpoint_every_n_layers: int = 1,
-    reference: bool,
-    float32_head: bool = False,
-    following: bool = False,
-    frozen: bool = False,
-    offload_optimizer: bool = False,
-    offload_activations: bool = False,
-    live_parameters: float = LIVE_PARAMETERS,
-    group: int = 1,
-) -> LearnerMemory:
-    """Return the memory of a rank with ZeRO.
-
-    Stage 1 shards the optimizer's state, 2 also the gradients, 3 also the weights of policy and reference, which it
-    gathers for the current modules. Loading does not need more: it comes before gradients and activations.
-
-    With `checkpointing`, activations are the inputs of the layers that are recomputed, all activations of the other
-    layers, and all activations of the layer that is recomputed now. Logits count as far as they exceed what a layer
-    needs for its backward pass, which begins after they are freed. With a `frozen` model an adapter is trained; the
-    adapter's state is not counted.
-
-    Args:
-        model: the shape of policy and reference.
-        ranks: number of learner ranks.
-        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing, checkpoint_every_n_layers: options of the
-            learner.
-        reference: whether there is a reference policy with separate weights.
-        float32_head: whether the head computes in float32.
-        following: whether the reference follows the policy with a weight of less than 1.
-        frozen: whether an adapter is trained instead of the weights.
-        offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
-        offload_activations: whether the inputs of layers are also kept in main memory, with `checkpointing`.
-        live_parameters: largest number of parameters that ZeRO 3 gathers at a time, unless a single layer has more.
-        group: number of ranks that have a second copy of the weights together with ZeRO 3. If 1, there is none.
-    """
-    referred = model.parameters if reference else 0
+    tokens, group = learner.micro_batch_tokens, learner.ranks_with_a_copy
+    referred = model.parameters if kl.beta > 0 and config.lora is None else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
-    trained = 0 if frozen else model.parameters
-    live = min(model.parameters, max(live_parameters, model.largest_layer))
-    recomputed = range(0, model.layers, checkpoint_every_n_layers) if checkpointing else range(0)
-    layers = _list_layers(model, micro_batch_tokens, recomputed)
+    trained = 0 if config.lora else model.parameters
+    most = learner.deepspeed.get("zero_optimization", {}).get("stage3_max_live_parameters", LIVE_PARAMETERS)
+    live = min(model.parameters, max(most, model.largest_layer))
+    every = learner.checkpoint_every_n_layers
+    recomputed = range(0, model.layers, every) if learner.gradient_checkpointing else range(0)
+    layers = _list_layers(model, tokens, recomputed)
     # the backward pass begins with the last layer, when everything is stored
     last_recomputed = model.layers - 1 in recomputed
     of_one = max(layer.backward + (layer.stored if last_recomputed else 0) for layer in layers)
     of_others = sum(layer.count * layer.stored for layer in layers)
-    on_gpu = min(ON_THE_WAY, len(recomputed)) if offload_activations else len(recomputed)
-    inputs = WEIGHT * micro_batch_tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
-    activations = of_one + of_others + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
-    logits: float = LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary
-    if float32_head:
+    on_gpu = min(ON_THE_WAY, len(recomputed)) if gpu and learner.offload_activations else len(recomputed)
+    inputs = WEIGHT * tokens * model.hidden * (len(recomputed) - on_gpu)  # in main memory
+    activations = of_one + of_others + WEIGHT * tokens * model.hidden * on_gpu
+    logits: float = LOGITS * min(learner.chunk_tokens(gpu=gpu), tokens) * model.vocabulary
+    if config.head_dtype == "float32":
         logits += FLOAT32_HEAD * model.vocabulary * model.hidden
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
     offloaded: float = inputs
-    if offload_optimizer:
+    if gpu and learner.offloads_optimizer:
         offloaded += (GRADIENT + OPTIMIZER) * trained * share[1]  # at stages 1 and 2 the gradients are a copy
         gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
     return LearnerMemory(
@@ -191,7 +145,7 @@ def estimate_rank_memory(
         gathered=WEIGHT * live if zero_stage == 3 and ranks > 1 else 0,
         copies=WEIGHT * model.parameters / min(group, ranks) if group > 1 else 0,
         reference=WEIGHT * referred * share[3],
-        mixed=MIXED * referred * share[3] if following else 0,
+        mixed=MIXED * referred * share[3] if (kl.sync_alpha or 1) < 1 else 0,
         activations=activations,
         logits=max(0, logits - of_one),
         offloaded=offloaded,
