@@ -87,29 +87,20 @@ def can_compile() -> bool:
 
 
 def values(
-    product: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    shape: Shape,
-    *,
-    with_entropy: bool,
-    blocks: Blocks | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Return log-probabilities of the targets and, on request, entropies, nats, `[rows]`.
+    product: Tensor, bias: Tensor | None, targets: Tensor, shape: Shape, *, blocks: Blocks | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of the targets, and entropies, nats, `[rows]`.
 
     Args:
         product: `[rows, V]`, hidden states times the head's weight. It may be overwritten if there are `blocks`.
         bias: `[V]`, or None.
         targets: int64 `[rows]`.
         shape: function from the product, with its bias, to logits.
-        with_entropy: whether entropies are returned.
         blocks: memory for tensors `[rows, V]`. None if the function is compiled, which needs none.
     """
     sampled = compute_logits(product, bias, shape, blocks=blocks)
     logprobs = torch.log_softmax(sampled, dim=-1, out=_take_block(blocks, "softmax", sampled))
     chosen = logprobs.gather(1, targets[:, None])[:, 0]
-    if not with_entropy:
-        return chosen, None
     # in place: p log p without another [rows, V]
     return chosen, -torch.exp(logprobs, out=sampled if blocks else None).mul_(logprobs).sum(dim=-1)
 

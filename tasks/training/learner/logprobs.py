@@ -39,11 +39,10 @@ def token_logprobs(
     cap: float | None = None,
     temperature: float = 1.0,
     chunk: int = CHUNK_ON_CPU,
-    with_entropy: bool = True,
     entropy_gradient: bool = False,
     fused: bool = True,
     float32: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
 
     Logits are `x = scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh(x / cap)`.
@@ -62,7 +61,6 @@ def token_logprobs(
         temperature: sampling temperature, so that the result refers to the distribution that the engine sampled from.
         chunk: number of tokens whose logits `[chunk, V]` are in memory at a time. It changes memory and speed, not
             values.
-        with_entropy: also compute the entropy.
         entropy_gradient: make the entropy differentiable too, which costs another pass over each `[chunk, V]` in the
             backward pass.
         fused: compute the backward pass with Liger's kernel if it can run (`liger`).
@@ -71,7 +69,7 @@ def token_logprobs(
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
-        detached unless `entropy_gradient`, or None.
+        detached unless `entropy_gradient`.
 
     Raises:
         ValueError: shapes do not fit together, `temperature` is not above 0, or `chunk` is below 1.
@@ -86,9 +84,9 @@ def token_logprobs(
     shape = Shape(scale, cap, temperature)
     head = torch.promote_types(hidden.dtype, torch.float32) if float32 else hidden.dtype
     logprobs, entropy = _TokenLogprobs.apply(
-        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused, head
+        hidden, lm_head_weight, bias, targets, shape, chunk, entropy_gradient, fused, head
     )
-    return logprobs, entropy if with_entropy else None
+    return logprobs, entropy
 
 
 def can_be_fused(cap: float | None, bias: Tensor | None, entropy_gradient: bool) -> bool:
@@ -106,7 +104,6 @@ class _TokenLogprobs(torch.autograd.Function):
         targets: Tensor,
         shape: Shape,
         chunk: int,
-        with_entropy: bool,
         entropy_gradient: bool,
         fused: bool,
         head: torch.dtype,
@@ -119,9 +116,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
             product = _compute_product(left[rows], right, head, blocks)  # [chunk, V]
-            chosen[rows], of_rows = values(product, bias, targets[rows], shape, with_entropy=with_entropy)
-            if with_entropy:
-                entropy[rows] = of_rows
+            chosen[rows], entropy[rows] = values(product, bias, targets[rows], shape)
         ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type]  # None is taken, too
         ctx.shape, ctx.chunk, ctx.head, ctx.entropy_gradient = shape, chunk, head, entropy_gradient
         ctx.fused = fused and can_be_fused(shape.cap, bias, entropy_gradient)
@@ -166,7 +161,7 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias[:, 0].to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
 
 
 def _compute_product(hidden: Tensor, weight: Tensor, head: torch.dtype, blocks: Blocks) -> Tensor:

@@ -242,7 +242,6 @@ class Policy(nn.Module):
             fused=self._fused,
             float32=self._float32_head,
         )
-        assert entropy is not None
         return _scatter(logprobs, mask), _scatter(entropy, mask)
 
     def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

@@ -48,10 +48,10 @@ def test_compiled_functions_compute_what_plain_ones_do_for_any_number_of_rows(sh
     for rows in (24, 7):
         product, biases, targets, *factors = chunk(rows, dtype, bias=bias, entropy=entropy)
         before, blocks = product.clone(), Blocks(product.device, V, rows)
-        ours = compiled(logits.values)(product, biases, targets, shape, with_entropy=True)
+        ours = compiled(logits.values)(product, biases, targets, shape)
         slope = compiled(logits.compute_slope)(product, biases, targets, *factors, shape)
         assert torch.equal(product, before)
-        theirs = logits.values(before.clone(), biases, targets, shape, with_entropy=True, blocks=blocks)
+        theirs = logits.values(before.clone(), biases, targets, shape, blocks=blocks)
         # values and logits are below 32; the order of V sums differs, and functions such as exp by a few roundings
         for our, their in zip(ours, theirs, strict=True):
             torch.testing.assert_close(our, their, rtol=0, atol=32 * 8 * ROUNDING[torch.float32])
@@ -73,7 +73,7 @@ def test_compiled_functions_of_a_plain_head_make_no_tensor_of_the_vocabulary_but
     compiled.cache_clear()
     product, bias, targets, *factors = chunk(24, dtype, bias=False, entropy=False)
     shape = Shape(1.0, None, 1.0)
-    _, [code] = run_and_get_code(compiled(logits.values), product, bias, targets, shape, with_entropy=True)
+    _, [code] = run_and_get_code(compiled(logits.values), product, bias, targets, shape)
     assert tensors_of_rows(code) == 0
     _, [code] = run_and_get_code(compiled(logits.compute_slope), product, bias, targets, *factors, shape)
     assert tensors_of_rows(code) == 1
