@@ -45,7 +45,7 @@ from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.options.learner import learning_rate
 from tasks.training.options.prompts import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
+from tasks.training.runtime.timeouts import Limit, cancel, wait_with_status, wait_within
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import compute_batch_metrics
 
@@ -144,9 +144,7 @@ class Controller:
                 if task.done():
                     task.result()
         finally:
-            for task in (learning, sampling):
-                task.cancel()
-            await asyncio.gather(learning, sampling, return_exceptions=True)
+            await cancel([learning, sampling])
             # A checkpoint that is being written is always completed.
             await asyncio.gather(self._wait_until_saved(), return_exceptions=True)
             await self.validation.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tasks.training.actors.rewards import RewardClient, make_scorer
 from tasks.training.groups.group import Group, Sample
+from tasks.training.runtime.timeouts import cancel
 from tasks.verifiers import Score
 from tasks.verifiers.grouped import GroupRewards
 
@@ -52,10 +53,7 @@ class GroupJudgements:
 
     async def close(self) -> None:
         """Cancel all calls."""
-        calls = [pending.call for pending in self._pending.values()]
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await cancel([pending.call for pending in self._pending.values()])
 
     def _ensure_pending(self, group: Group, rewards: GroupRewards) -> _Pending:
         pending = self._pending.get(group.number)

@@ -32,7 +32,7 @@ from tasks.training.groups.window import Window
 from tasks.training.objective.rounding import are_equal
 from tasks.training.options.prompts import DynamicResampling
 from tasks.training.options.run import TrainingConfig
-from tasks.training.runtime.timeouts import run_until_first_ends
+from tasks.training.runtime.timeouts import cancel, run_until_first_ends
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.verifiers.function_watch import FunctionWatch
 from tasks.verifiers.grouped import has_group_reward
@@ -209,9 +209,7 @@ class GroupLifecycle:
         try:
             await run_until_first_ends([self.fleet.run(), self._wait_for_defect()])
         finally:
-            for task in self._judging.values():
-                task.cancel()
-            await asyncio.gather(*self._judging.values(), return_exceptions=True)
+            await cancel(self._judging.values())
             await self._groups.close()
 
     def close(self) -> None:

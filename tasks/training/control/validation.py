@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
@@ -24,6 +23,7 @@ from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
 from tasks.training.options.run import TrainingConfig, ValidationConfig
+from tasks.training.runtime.timeouts import cancel
 from tasks.verifiers import stated_answer
 from tasks.verifiers.equal_answers import group_equal_answers
 from tasks.verifiers.grouped import has_group_reward
@@ -181,8 +181,7 @@ class Validation:
     async def close(self) -> None:
         """Cancel the validation that is running."""
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel([self._task])
 
     async def _validate(self, version: int) -> None:
         clock = asyncio.get_running_loop().time
@@ -198,7 +197,7 @@ class Validation:
             answers = [answer for answered in await asyncio.gather(*judging) for answer in answered]
             judged = [answer for answer in answers if answer.score.error is None]
         finally:
-            await _cancel(judging)
+            await cancel(judging)
         figures = summary(asked, judged)
         if figures is None:
             logger.warning("version %d is not validated: no response could be scored", version)
@@ -276,7 +275,7 @@ class Validation:
         try:
             await asyncio.gather(*answering)
         finally:
-            await _cancel(answering)
+            await cancel(answering)
 
     async def _judged(self, question: Question, completions: Sequence[Completion]) -> list[Answer]:
         judge, prompt = self._judge, question.prompt
@@ -293,12 +292,6 @@ class Validation:
         """Return a number for each response, the same for equal answers, or None if it states no answer."""
         answers = [stated_answer(prompt.verifier, completion.text, prompt.ground_truth) for completion in completions]
         return await group_equal_answers(answers, prompt.ground_truth, make_scorer(self._judge, prompt))
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _VALIDATED = "validated_"

@@ -22,6 +22,7 @@ from tasks.storage.tensor_digest import Contents
 from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, collect_by_number, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.learner.rank_errors import is_of_communication, is_of_device, is_of_main_memory, is_of_memory
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
 from tasks.training.learner.row_cost import TOKENS
@@ -269,15 +270,15 @@ class RayLearner:
         return {"learner_mfu": mfu}
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        micro_batches = await self._pack(sequences)
-        shares = zip(self._ranks, micro_batches, strict=True)
-        values = await self._all([rank.logprobs.remote(next(self._calls), rows) for rank, rows in shares])
-        return _by_sequence(len(sequences), micro_batches, values)
+        return await self._compute_logprobs("logprobs", sequences)
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
+        return await self._compute_logprobs("reference_logprobs", sequences)
+
+    async def _compute_logprobs(self, method: str, sequences: list[TokenSequence]) -> list[Floats]:
         micro_batches = await self._pack(sequences)
         shares = zip(self._ranks, micro_batches, strict=True)
-        values = await self._all([rank.reference_logprobs.remote(next(self._calls), rows) for rank, rows in shares])
+        values = await self._all([getattr(rank, method).remote(next(self._calls), rows) for rank, rows in shares])
         return _by_sequence(len(sequences), micro_batches, values)
 
     async def _pack(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
@@ -287,24 +288,22 @@ class RayLearner:
         )
 
     async def offload_states(self) -> None:
-        await self._all([rank.offload_states.remote(next(self._calls)) for rank in self._ranks])
+        await self._call("offload_states")
 
     async def reload_states(self) -> None:
-        await self._all([rank.reload_states.remote(next(self._calls)) for rank in self._ranks])
+        await self._call("reload_states")
 
     async def write_weights(self, path: Path) -> WrittenWeights:
-        calls = [rank.write_weights.remote(next(self._calls), str(path)) for rank in self._ranks]
-        return WrittenWeights(self._node, (await self._all(calls))[0])
+        contents, *_ = await self._call("write_weights", str(path))
+        return WrittenWeights(self._node, contents)
 
     async def export(self, folder: Path) -> None:
-        target = str(folder.absolute())
-        await self._all([rank.export.remote(next(self._calls), target) for rank in self._ranks])
+        await self._call("export", str(folder.absolute()))
         with _losing_a_rank("the policy does not arrive from the node of learner rank 0"):
             await self._files.fetch_export(folder)
 
     async def save(self, folder: Path) -> None:
-        target, upload = self._files.begin(folder)
-        await self._all([rank.save.remote(next(self._calls), target, upload) for rank in self._ranks])
+        await self._call("save", *self._files.begin(folder))
 
     async def wait_until_written(self) -> bool:
         ranks = self._ranks
@@ -328,10 +327,9 @@ class RayLearner:
     async def load(self, folder: Path) -> None:
         with _losing_a_rank("the node of a learner rank did not receive its checkpoint"):
             source = await self._files.source(folder)
-        target = str(source.folder)
         if source.fetched:
             await self._fetch(folder, source)
-        await self._all([rank.load.remote(next(self._calls), target) for rank in self._ranks])
+        await self._call("load", str(source.folder))
         await self._files.remove_copies(source)
 
     async def _fetch(self, folder: Path, source: Source) -> None:
@@ -345,6 +343,10 @@ class RayLearner:
         except DamagedError as error:
             await asyncio.to_thread(self._files.reject, folder, source)
             raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
+
+    async def _call(self, method: str, *arguments: object) -> list[Any]:
+        """Call a method of every rank, which Ray may repeat without another effect, and return the results by rank."""
+        return await self._all([getattr(rank, method).remote(next(self._calls), *arguments) for rank in self._ranks])
 
     async def _all(self, references: Sequence[ObjectRef]) -> list[Any]:
         """Await one call of every rank and return the results by rank; raise `LearnerLostError` if a rank is lost."""
@@ -360,17 +362,17 @@ class RayLearner:
             for task in calls:
                 if task.done() and isinstance(lost := task.exception(), LearnerLostError):
                     raise lost from error
-            if is_of_communication(error):
-                raise LearnerLostError(f"a learner rank lost the others: {_format_error(error)}") from error
-            if is_of_device(error):
-                raise LearnerLostError(f"a learner rank lost its GPU: {_format_error(error)}") from error
-            if is_of_main_memory(error):
-                raise MemoryLimitError(
-                    f"a learner rank cannot allocate memory: {_format_error(error)}; {LESS_MEMORY}"
-                ) from error
-            if is_of_memory(error):
-                message = f"a learner rank's GPU is full: {_format_error(error)}; {self._describe_memory_options()}"
-                raise GpuMemoryError(message) from error
+            cause = getattr(error, "cause", None) or error  # Ray's error has the rank's error in `cause`
+            text = one_line(cause)
+            if is_of_communication(cause):
+                raise LearnerLostError(f"a learner rank lost the others: {text}") from error
+            if is_of_device(cause):
+                raise LearnerLostError(f"a learner rank lost its GPU: {text}") from error
+            if is_of_main_memory(cause):
+                raise MemoryLimitError(f"a learner rank cannot allocate memory: {text}; {LESS_MEMORY}") from error
+            if is_of_memory(cause):
+                options = self._describe_memory_options()
+                raise GpuMemoryError(f"a learner rank's GPU is full: {text}; {options}") from error
             raise
         finally:
             for task in calls:
@@ -429,38 +431,3 @@ def _losing_a_rank(doing: str) -> Iterator[None]:
 def _make_sort_key(node: str, gpu: str) -> tuple[str, int, str]:
     """Return a sort key that orders GPUs by node and then by number, 10 after 9."""
     return node, len(gpu), gpu
-
-
-def is_of_communication(error: BaseException) -> bool:
-    """Return whether a rank's exception only means that it could not reach another rank."""
-    cause = getattr(error, "cause", None) or error
-    kinds = {kind.__name__ for kind in type(cause).__mro__}
-    return "DistError" in kinds or any(name in str(cause) for name in ("gloo/transport", "NCCL", "c10d"))
-
-
-def is_of_device(error: BaseException) -> bool:
-    """Return whether a rank's exception means that its GPU failed (an uncorrectable ECC error, a failed launch).
-
-    A kernel's assertion, or too little memory, would occur again with every new rank.
-    """
-    cause = str(getattr(error, "cause", None) or error)
-    return "CUDA error" in cause and not any(name in cause for name in ("device-side assert", "out of memory"))
-
-
-def is_of_memory(error: BaseException) -> bool:
-    """Return whether a rank's exception means that its GPU has too little memory for the recipe."""
-    cause = str(getattr(error, "cause", None) or error)
-    return "CUDA" in cause and "out of memory" in cause
-
-
-def is_of_main_memory(error: BaseException) -> bool:
-    """Return whether a rank's exception means that it requested more main memory than the machine has.
-
-    Linux accepts any smaller request, and kills a process once the memory is used.
-    """
-    cause = getattr(error, "cause", None) or error
-    return isinstance(cause, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(cause)
-
-
-def _format_error(error: BaseException) -> str:
-    return one_line(getattr(error, "cause", None) or error)  # Ray's error has the rank's error in `cause`

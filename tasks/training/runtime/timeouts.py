@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Self, TypeAlias, TypeVar
@@ -124,6 +124,11 @@ async def run_until_first_ends(jobs: Iterable[Coroutine[Any, Any, None]]) -> Non
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
+
+
+async def cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended. Their errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
