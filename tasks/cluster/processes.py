@@ -13,8 +13,6 @@ from typing import Any
 
 from tasks.cluster.placement import (
     Bundle,
-    Placement,
-    SharedPlacement,
     describe_lack,
     describe_lack_without_gpus,
     describe_shared_lack,
@@ -22,6 +20,7 @@ from tasks.cluster.placement import (
     list_cluster_nodes,
 )
 from tasks.cluster.relay import RelayNodes
+from tasks.cluster.reservations import Placement, SharedPlacement
 from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.kubernetes.pods import CORES_A_GPU

@@ -248,7 +248,7 @@ def test_each_lies_on_its_groups_machines_and_the_judge_where_it_is_planned(
 def test_bundles_of_a_lost_machine_wait_for_one_of_the_same_group(cluster, tmp_path):
     import ray
 
-    from tasks.cluster.placement import Placement
+    from tasks.cluster.reservations import Placement
 
     run = config(ranks=2 * GPUS, count=1, span=GPUS)
     placement = Placement(run)

@@ -9,7 +9,6 @@ import pytest
 
 from tasks.cluster.placement import (
     Node,
-    Placement,
     describe_lack,
     describe_shared_lack,
     find_cluster_gpu,
@@ -21,6 +20,7 @@ from tasks.cluster.placement import (
 )
 from tasks.cluster.pods import build_controller_pod, ray_job
 from tasks.cluster.processes import ResourceError, RunProcesses, check_resources
+from tasks.cluster.reservations import Placement
 from tasks.config.loading import load_yaml, parse
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import Recipe
