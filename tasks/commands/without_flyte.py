@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.config.loading import parse, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import parse
 from tasks.failures import MistakeError
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe

@@ -22,7 +22,6 @@ from pydantic_core import ErrorDetails
 from tasks.config.descriptions import read_from_syntax_trees
 from tasks.config.fields import YAML, find_models, has_an_order, list_tags, replace_modules, replace_paths, sort_keys
 from tasks.config.module_names import resolve_module_name
-from tasks.config.nested_values import changed
 from tasks.config.option_names import compute_similarities, make_option_hint
 from tasks.config.yaml_text import YamlError, parse_yaml
 from tasks.failures import MistakeError
@@ -128,63 +127,13 @@ RunTime = Annotated[Value, _RunTime()]
 """The type of an option that changes how a stage runs (processes, memory, addresses, time limits) but not its result.
 
 A cached result is valid for any value of the option, up to rounding and random sampling, so cache keys exclude the
-option (`result_options`).
-"""
-
-
-@dataclass(frozen=True)
-class _ByContent:
-    """The marker that `ByContent` adds to a field's metadata."""
-
-
-ByContent = Annotated[Value, _ByContent()]
-"""The type of an option that names files whose content is in a digest of the specification that contains the option.
-
-Cache keys include the digest, but not the location of the files.
+option (`cache_keys.result_options`).
 """
 
 
 def is_run_time(field: FieldInfo) -> bool:
     """Return whether an option is declared as `RunTime`, so that cache keys exclude it."""
     return _RunTime() in field.metadata
-
-
-def is_in_keys(field: FieldInfo) -> bool:
-    """Return whether cache keys include the value of an option, because it is neither `RunTime` nor `ByContent`."""
-    return not is_run_time(field) and _ByContent() not in field.metadata
-
-
-def result_options(value: Any) -> Any:
-    """Return a configuration as JSON values, without options that cache keys exclude, at any depth (`is_in_keys`)."""
-    if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        return {
-            name: result_options(_keep_order(fields[name], getattr(value, name)))
-            for name in fields
-            if is_in_keys(fields[name])
-        }
-    return changed(value, lambda leaf: result_options(leaf) if isinstance(leaf, BaseModel) else leaf)
-
-
-def _keep_order(field: FieldInfo, value: Any) -> Any:
-    """Return the value of an option, converted to a list if it is a mapping whose order matters."""
-    return [{key: item} for key, item in value.items()] if has_an_order(field) else value
-
-
-def non_default_options(value: Any) -> Any:
-    """Return `result_options` without options at their defaults, so that adding an option does not change the result.
-
-    The `kind` of a union member is always kept.
-    """
-    if isinstance(value, BaseModel):
-        options = result_options(value)
-        fields = {name: field for name, field in type(value).model_fields.items() if name in options}
-        return {
-            name: non_default_options(_keep_order(field, getattr(value, name)))
-            for name, field in fields.items()
-            if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
-        }
-    return changed(value, lambda leaf: non_default_options(leaf) if isinstance(leaf, BaseModel) else leaf)
 
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:

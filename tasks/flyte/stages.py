@@ -23,7 +23,8 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.config.loading import Config, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import Config
 from tasks.failures import describe_error, find_infrastructure_cause
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tasks.config.loading import result_options
+from tasks.config.cache_keys import result_options
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
 from tasks.tables.schemas import json_digest

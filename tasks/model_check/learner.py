@@ -40,8 +40,9 @@ from tasks.model_check.comparison import (
 )
 from tasks.model_check.forward import compute_plain_logprobs, compute_row_logprobs
 from tasks.model_check.groups import find_kind, split_into_groups
+from tasks.model_check.tensors import choose_device, compute_size, copy_to_memory, ensure_own_memory, use_merged_weights
 from tasks.model_check.text import STRIDE, cut, make_cuttings
-from tasks.storage.model_folder import ModelError, count_weight_bytes, list_weight_files
+from tasks.storage.model_folder import ModelError, list_weight_files
 from tasks.training.learner import attention
 from tasks.training.learner.adapter import merge_adapter, write_adapter
 from tasks.training.learner.architecture import fix_rope
@@ -67,8 +68,6 @@ ROUNDING_LENGTHS = (24, 48, 80, 17, 33, 64, 100)
 ROUNDING_TOKENS = 2000
 """Total number of predicted tokens of these sequences. With this many, the median error varies by a tenth over
 texts."""
-MEMORY = 3
-"""Free GPU memory that the check requires, as a multiple of the size of the weights: weights, gradients, the rest."""
 ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
 """Names of the folders of the updated and of the initial adapter, inside the folder of the export."""
 
@@ -119,7 +118,7 @@ class LearnerCheck:
         self._tokens = tokens
         self._longest = longest
         self._lora = lora
-        self._device = _choose_device(folder)
+        self._device = choose_device(folder)
         self.begin = begin
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._float32_head = head_dtype == "float32"
@@ -378,29 +377,27 @@ class LearnerCheck:
             if parameter.grad is None or (last and not bool(parameter.grad.any())):
                 raise ModelCheckError(f"model {self._folder}: no gradient reaches {name}")
             kind = find_kind(name, parameter)
-            effects[kind] = effects.get(kind, 0.0) + _compute_size(parameter) * float(
-                parameter.grad.float().abs().sum()
-            )
+            effects[kind] = effects.get(kind, 0.0) + compute_size(parameter) * float(parameter.grad.float().abs().sum())
         strongest = max(effects.values())
         with torch.no_grad():
             for name, parameter in self._list_trained():
                 assert parameter.grad is not None
                 effect = effects[find_kind(name, parameter)]
                 step = min(STEP * strongest / effect, LARGEST_STEP) if effect > 0 else STEP
-                parameter.add_(parameter.grad.sign(), alpha=step * _compute_size(parameter))
+                parameter.add_(parameter.grad.sign(), alpha=step * compute_size(parameter))
                 parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the policy's tensors as in its checkpoint, in main memory."""
-        own = _copy_to_memory(self.policy.checkpoint_parameters())
+        own = copy_to_memory(self.policy.checkpoint_parameters())
         if self._lora:
-            own = merge_adapter(own, _copy_to_memory(self.policy.adapter_parameters()), self._lora)
-        named = self.policy.in_checkpoint(own | _copy_to_memory(self.policy.checkpoint_buffers()))
-        return {name: _ensure_own_memory(tensor) for name, tensor in named.items()}
+            own = merge_adapter(own, copy_to_memory(self.policy.adapter_parameters()), self._lora)
+        named = self.policy.in_checkpoint(own | copy_to_memory(self.policy.checkpoint_buffers()))
+        return {name: ensure_own_memory(tensor) for name, tensor in named.items()}
 
     def _write_adapter(self, folder: Path) -> None:
         if self._lora:
-            write_adapter(folder, _copy_to_memory(self.policy.adapter_parameters()), self._lora)
+            write_adapter(folder, copy_to_memory(self.policy.adapter_parameters()), self._lora)
 
     def _export(self, folder: Path) -> None:
         tensors = self.tensors()
@@ -438,51 +435,10 @@ class LearnerCheck:
         with compute_in_dtype(model, torch.float32):
             theirs = compute_plain_logprobs(model, sequences)
         if self._lora:  # merging rounded the weights
-            with self._merge_adapter(), self.compute_in_dtype(torch.float32):
+            with use_merged_weights(self.policy, self._lora), self.compute_in_dtype(torch.float32):
                 ours = self.plain(sequences)
         self.figures.require(what, compute_difference(theirs, ours), FLOAT32, str)
-
-    @contextlib.contextmanager
-    def _merge_adapter(self) -> Iterator[None]:
-        """Use merged weights instead of the adapter within the block."""
-        base = dict(self.policy.checkpoint_parameters())
-        assert self._lora is not None
-        values = merge_adapter(
-            _copy_to_memory(base.items()), _copy_to_memory(self.policy.adapter_parameters()), self._lora
-        )
-        before = {name: tensor.data for name, tensor in base.items()}
-        for name, tensor in base.items():
-            tensor.data = values[name].to(tensor.device)
-        try:
-            with self.policy.without_adapter():
-                yield
-        finally:
-            for name, tensor in base.items():
-                tensor.data = before[name]
 
     def _make_rounding_sequences(self) -> list[TokenSequence]:
         lengths = [min(length, self._longest) for length in ROUNDING_LENGTHS]
         return make_cuttings(self._tokens, lengths, self._limit_tokens(ROUNDING_TOKENS))
-
-
-def _compute_size(parameter: Tensor) -> float:
-    """Return the root mean square of a tensor, or 1 if that is 0."""
-    return float(parameter.detach().float().square().mean().sqrt()) or 1.0
-
-
-def _choose_device(folder: Path) -> torch.device:
-    """Return the GPU if it has memory for the weights in `folder`, their gradients and a row; else the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    free, _ = torch.cuda.mem_get_info()
-    return torch.device("cuda" if MEMORY * count_weight_bytes(folder) < free else "cpu")
-
-
-def _copy_to_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
-
-
-def _ensure_own_memory(tensor: Tensor) -> Tensor:
-    """Return the tensor in separate memory: safetensors does not write views of other tensors."""
-    own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
-    return tensor if own else tensor.clone(memory_format=torch.contiguous_format)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.config.loading import non_default_options, result_options
+from tasks.config.cache_keys import non_default_options, result_options
 from tasks.config.nested_values import leaves
 from tasks.lineage.code_digest import code_digest
 from tasks.records.run_state import FORMAT, SEED_ADVICE, OtherRunError, RunSetup, RunState

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from tasks.config.loading import result_options
+from tasks.config.cache_keys import result_options
 from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import json_digest
 from tasks.verifiers import VerifiersConfig, collect_verifiers

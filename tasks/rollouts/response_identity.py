@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.config.loading import result_options
+from tasks.config.cache_keys import result_options
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.lineage.code_digest import code_digest

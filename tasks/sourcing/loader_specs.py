@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from tasks.config.cache_keys import ByContent
 from tasks.config.fields import FilesInFile
-from tasks.config.loading import ByContent, Config, close_match
+from tasks.config.loading import Config, close_match
 from tasks.sourcing.generators import instructions
 from tasks.storage.sent_files import FilePath
 

@@ -16,7 +16,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from tasks.config.loading import SpecError, close_match, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import SpecError, close_match
 from tasks.sourcing import hub
 from tasks.sourcing.compression import ERRORS
 from tasks.sourcing.files import File, Item, Malformed, get_endings, list_files

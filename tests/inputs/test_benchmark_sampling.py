@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tasks.config.loading import SpecError, load_yaml, parse, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.experiments import ExperimentFile
 from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.inputs.minimal_options import written_options

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tasks.config.loading import SpecError, load_yaml, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import SpecError, load_yaml
 from tasks.flyte.archive import collect_sent_files
 from tasks.inputs.experiments import Experiment, Variant
 from tasks.inputs.files import Recipe, load_quickstart

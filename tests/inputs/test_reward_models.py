@@ -6,7 +6,8 @@ import re
 import pytest
 import yaml
 
-from tasks.config.loading import SpecError, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import SpecError
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile
 from tasks.inputs.fingerprints import fingerprint_verifiers

@@ -5,7 +5,8 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.interaction import click_types
 
-from tasks.config.loading import is_run_time, result_options
+from tasks.config.cache_keys import result_options
+from tasks.config.loading import is_run_time
 from tasks.difficulty.rollout_tasks import judge_rollouts, roll_out
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.config.loading import non_default_options
+from tasks.config.cache_keys import non_default_options
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
 from tasks.generation.benchmark_sampling import AskedBenchmark

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.config.loading import Config, read_yaml
-from tasks.training.options.run import AlarmsConfig
+from tasks.training.options.alarms import AlarmsConfig
 
 logger = logging.getLogger(__name__)
 
