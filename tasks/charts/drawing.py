@@ -15,6 +15,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,21 +69,8 @@ def _format_variables(colors: Mapping[str, str]) -> str:
 _THEMED = {role: f"light-dark({color},{_DARK[role]})" for role, color in _LIGHT.items()}
 
 
-STYLE = f"""<style>
-.chart{{{_format_variables(_LIGHT)}margin:0;min-width:0;overflow-x:auto}}
-@media (prefers-color-scheme:dark){{.chart{{{_format_variables(_THEMED)}}}}}
-@media print{{.chart{{{_format_variables(_LIGHT)}}}}}
-.chart figcaption{{font-size:.9rem;font-weight:600;line-height:1.3}}
-.chart-unit{{display:block;font-weight:400;font-size:.8rem;opacity:.75}}
-.chart-legend{{display:flex;flex-wrap:wrap;gap:.1rem .9rem;font-size:.78rem;min-height:1.25rem;margin:.15rem 0}}
-.chart-legend i{{display:inline-block;width:.7em;height:.7em;border-radius:.2em;margin-right:.4em}}
-.chart svg{{display:block;width:100%;height:auto}}
-.chart svg text{{font-family:inherit}}
-.chart svg *{{stroke-linejoin:round}}
-.chart-grid{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:1.6rem 1.8rem}}
-.chart-wide{{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}}
-.chart-absent{{opacity:.75;font-style:italic}}
-</style>"""
+_RULES = Template((Path(__file__).parent / "templates" / "chart.css").read_text(encoding="utf-8"))
+STYLE = f"<style>\n{_RULES.substitute(light=_format_variables(_LIGHT), themed=_format_variables(_THEMED))}</style>"
 
 
 @dataclass(frozen=True)
@@ -371,34 +360,12 @@ def _render_svg(figure: Figure, title: str, description: str, width: int) -> str
 
 def _make_settings() -> Any:
     """Return Matplotlib's settings for a chart. Text is not converted to paths, and equal data gives equal bytes."""
-    ink, line = COLORS["ink"], COLORS["grid"]
-    return {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "charts",
-        "text.parse_math": False,
-        "font.size": 11,
-        "text.color": ink,
-        "axes.labelcolor": ink,
-        "axes.labelsize": 11,
-        "axes.edgecolor": line,
-        "axes.linewidth": 0.8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "axes.formatter.useoffset": False,
-        "grid.color": line,
-        "grid.alpha": 0.45,
-        "grid.linewidth": 0.7,
-        "xtick.color": line,
-        "ytick.color": line,
-        "xtick.labelcolor": ink,
-        "ytick.labelcolor": ink,
-        "ytick.major.size": 0,
-        "xtick.major.size": 3,
-    }
+    from matplotlib import rc_params_from_file
+
+    settings = rc_params_from_file(Path(__file__).with_name("chart.mplstyle"), use_default_template=False)
+    inked = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
+    lines = ("axes.edgecolor", "grid.color", "xtick.color", "ytick.color")
+    return settings | dict.fromkeys(inked, COLORS["ink"]) | dict.fromkeys(lines, COLORS["grid"])
 
 
 def _format_distinct(values: Sequence[float]) -> list[str]:

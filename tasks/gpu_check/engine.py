@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, run_engine
@@ -30,16 +29,16 @@ from tasks.gpu_check.time_sharing import save_tokenizer
 from tasks.gpu_check.timing import release
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.model_check.casting import compute_in_dtype
 from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
-from tasks.model_check.engine import sample_responses
-from tasks.model_check.forward import compute_plain_logprobs
+from tasks.model_check.engine import collect_engine_logprobs, sample_responses
+from tasks.model_check.forward import compute_exact_logprobs, compute_plain_logprobs, load_plain_model
 from tasks.storage.tensor_digest import Contents, compute_contents
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.policy import EAGER
 from tasks.training.learner.weight_files import copy_all_but_weights
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from tasks.generation.interface import Completion
 
 PROMPT = 140
@@ -245,12 +244,10 @@ class EngineCheck:
         """
         errors: dict[tuple[str, int], list[float]] = {}
         for version, folder in enumerate(self._folders):
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
-            model.to("cuda" if has_gpu() else "cpu")
+            model = load_plain_model(folder)
             for sampled in self._sampled:
                 if sampled.responses and version in (sampled.version, sampled.rival):
-                    with compute_in_dtype(model, torch.float32):
-                        exact = compute_plain_logprobs(model, sampled.responses)
+                    exact = compute_exact_logprobs(model, sampled.responses)
                     errors[sampled.kind, version] = compute_mean_errors(sampled.responses, exact)
                     if version == sampled.version:
                         _require_rounding(findings, model, sampled, exact)
@@ -267,7 +264,7 @@ class EngineCheck:
                 )
 
 
-def _require_rounding(findings: Findings, model: Any, sampled: Sampled, exact: list[torch.Tensor]) -> None:
+def _require_rounding(findings: Findings, model: PreTrainedModel, sampled: Sampled, exact: list[torch.Tensor]) -> None:
     """Record an engine's error and the plain forward pass's, and require that the former is rounding."""
     error = compute_typical_error(collect_engine_logprobs(sampled.responses), exact)
     usual = compute_typical_error(compute_plain_logprobs(model, sampled.responses), exact)
@@ -314,11 +311,6 @@ def take_first_span(prompt: list[int], completion: Completion) -> Sequence:
     """Return a response up to the first change of weights: what follows has keys and values of both."""
     end = completion.versions[0].end if completion.versions else 0
     return Sequence(prompt, completion.token_ids[:end], completion.logprobs[:end], 0.0)
-
-
-def collect_engine_logprobs(sampled: list[Sequence]) -> list[torch.Tensor]:
-    """Return the log-probabilities of each response as the engine reported them, nats."""
-    return [torch.as_tensor(sequence.rollout_logprobs, dtype=torch.float32) for sequence in sampled]
 
 
 def compute_mean_errors(sampled: list[Sequence], exact: list[torch.Tensor]) -> list[float]:

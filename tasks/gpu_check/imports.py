@@ -10,8 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
+from tasks.config.loading import Config, read_yaml
 from tasks.gpu_check.results import Findings
 from tasks.machine.resources import process_cores
 
@@ -36,72 +40,18 @@ print(f"{version}, {time.perf_counter() - began:.1f} s")
 """
 
 
-class Operator(NamedTuple):
-    """A program that uses compiled operators and prints one line.
-
-    Attributes:
-        package: module without which it does not run.
-        program: text of the program.
-        needs_gpu: whether it runs with a GPU only.
-    """
+class Operator(Config):
+    """A program that uses compiled operators and prints one line."""
 
     package: str
+    """Module without which it does not run."""
     program: str
+    """Text of the program."""
     needs_gpu: bool = False
+    """Whether it runs with a GPU only."""
 
 
-OPERATORS = {
-    "vLLM's operators": Operator(
-        "vllm",
-        """
-import torch
-from vllm.platforms import current_platform
-if current_platform.is_cuda():
-    import vllm._C_stable_libtorch
-else:
-    current_platform.import_kernels()
-x = torch.randn(4, 64, dtype=torch.bfloat16, device=current_platform.device_type)
-out = x.new_empty(4, 32)
-torch.ops._C.silu_and_mul(out, x)
-torch.testing.assert_close(out, torch.nn.functional.silu(x[:, :32]) * x[:, 32:], atol=2e-2, rtol=2e-2)
-names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("_C::")]
-print(f"{len(names)} operators, silu_and_mul computes")
-""",
-    ),
-    "vLLM's Model Runner V2": Operator(
-        "vllm", "import vllm.v1.worker.gpu.model_runner; print('loads')", needs_gpu=True
-    ),
-    "vLLM's flash attention": Operator(
-        "vllm",
-        """
-from vllm.vllm_flash_attn.flash_attn_interface import is_fa_version_supported
-print("versions", *(version for version in (2, 3, 4) if is_fa_version_supported(version)))
-""",
-        needs_gpu=True,
-    ),
-    "torch's attention for packed rows": Operator(
-        "torch",
-        """
-import torch
-from torch.nn.attention.varlen import varlen_attn
-q = torch.randn(8, 2, 64, dtype=torch.bfloat16, device="cuda")
-ends = torch.tensor([0, 3, 8], dtype=torch.int32, device="cuda")
-print(f"norm {varlen_attn(q, q, q, ends, ends, 5, 5).norm():.3g}")
-""",
-        needs_gpu=True,
-    ),
-    "Triton": Operator(
-        "triton",
-        """
-import torch
-double = torch.compile(lambda x: x.sin() * 2, fullgraph=True)
-x = torch.arange(1000.0, device="cuda")
-torch.testing.assert_close(double(x), x.sin() * 2)
-print("compiles and runs")
-""",
-        needs_gpu=True,
-    ),
-}
+OPERATORS = TypeAdapter(dict[str, Operator]).validate_python(read_yaml(Path(__file__).parent / "operators.yaml"))
 """Programs of the check `operators`, by name."""
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.gpu_check.learning import LearnerChecks
@@ -21,12 +20,10 @@ from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import measure_seconds
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.model_check.casting import compute_in_dtype
 from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
-from tasks.model_check.engine import sample_responses
-from tasks.model_check.forward import compute_plain_logprobs
+from tasks.model_check.engine import collect_engine_logprobs, sample_responses
+from tasks.model_check.forward import compute_exact_logprobs, compute_plain_logprobs, load_plain_model
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.policy import EAGER
 from tasks.training.learner.weight_files import copy_all_but_weights
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing.roofline import GB
@@ -134,17 +131,11 @@ class TurnsCheck:
 
     def _compare(self, findings: Findings) -> None:
         """Compare the engine's log-probabilities with a forward pass of the written weights in float32."""
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         for turn, (folder, sampled) in self._sampled.items():
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
-            model.to(device)
-            with compute_in_dtype(model, torch.float32):
-                exact = compute_plain_logprobs(model, sampled)
-            theirs = [torch.as_tensor(sequence.rollout_logprobs) for sequence in sampled]
-            error, usual = (
-                compute_typical_error(theirs, exact),
-                compute_typical_error(compute_plain_logprobs(model, sampled), exact),
-            )
+            model = load_plain_model(folder)
+            exact = compute_exact_logprobs(model, sampled)
+            error = compute_typical_error(collect_engine_logprobs(sampled), exact)
+            usual = compute_typical_error(compute_plain_logprobs(model, sampled), exact)
             findings.figures[f"engine's error, {turn} time, nats"] = error
             findings.figures[f"the plain forward pass's, {turn} time, nats"] = usual
             findings.require(

@@ -6,22 +6,18 @@ import importlib.util
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from tasks.gpu_check.learning import LearnerChecks
 from tasks.gpu_check.parts import PACKAGES, VARIANTS
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import release
-from tasks.model_check.casting import compute_in_dtype
 from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
-from tasks.model_check.forward import compute_plain_logprobs
+from tasks.model_check.forward import compute_exact_logprobs, compute_plain_logprobs, load_plain_model
 from tasks.training.learner.packing import pack
-from tasks.training.learner.policy import EAGER
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing.rank_memory import estimate_learner_memory
 from tasks.training.sizing.roofline import GB
@@ -88,10 +84,8 @@ class VariantChecks:
         """Return log-probabilities in float32, `[n]`, and the error of the plain forward pass, nats."""
         if self._reference is None:
             sequences = [one for one in self._learner.sequences(self._sizes.row) if one.length <= LONGEST]
-            model: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto", attn_implementation=EAGER)
-            model.to("cuda" if torch.cuda.is_available() else "cpu")
-            with compute_in_dtype(model, torch.float32):
-                exact = torch.cat(compute_plain_logprobs(model, sequences))
+            model = load_plain_model(self._folder)
+            exact = torch.cat(compute_exact_logprobs(model, sequences))
             self._reference = exact, compute_typical_error(compute_plain_logprobs(model, sequences), [exact])
             del model
             release()

@@ -13,12 +13,7 @@ from tasks.inputs.experiments import MODELS, Experiment, ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.installed import describe_missing, find_missing_packages
 
-KINDS: Mapping[str, type[Extendable]] = {
-    "data": DataFile,
-    "training": Recipe,
-    "evaluation": EvaluationFile,
-    "experiment": ExperimentFile,
-}
+KINDS: Mapping[str, type[Extendable]] = MODELS | {"experiment": ExperimentFile}
 """The types of files, by the option of `rlvr run` that takes them."""
 
 

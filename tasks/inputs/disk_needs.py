@@ -42,11 +42,8 @@ def measure_stored_models(training: Recipe, data: DataFile | None = None) -> dis
         training: the recipe, for the policy.
         data: the data file, for the judge and the reward models, or None for a pod that serves neither.
     """
-    try:
-        shape = roofline.read_architecture(training.model.source.model_dump(), None)
-    except roofline.ShapeError:
-        return None
-    return disk.StoredModels.from_model(shape, training, _judge_gib(data) if data else 0.0)
+    shape = roofline.find_known_architecture(training.model.source.model_dump())
+    return disk.StoredModels.from_model(shape, training, _judge_gib(data) if data else 0.0) if shape else None
 
 
 def estimate_rollouts_need(training: Recipe, difficulty: DifficultySpec, models: disk.StoredModels) -> disk.DiskNeed:
@@ -136,16 +133,15 @@ def _judge_gib(data: DataFile) -> float:
     if verifiers.judge is not None and getattr(verifiers.judge, "url", None) is None:
         names.append(verifiers.judge.model)
     shapes = [find_shape(name) for name in names if name != INITIAL and not Path(name).is_absolute()]
-    return sum(roofline.WEIGHT * shape.parameters for shape in shapes if shape) / disk.GIB
+    return sum((_compute_gib(shape) for shape in shapes if shape), 0.0)
 
 
 def _measure_largest(models: Iterable[ModelSpec]) -> float:
     """Return the size in 16-bit precision of the largest model whose shape is known, GiB."""
-    sizes = [0.0]
-    for model in models:
-        try:
-            shape = roofline.read_architecture(model.source.model_dump(), None)
-        except roofline.ShapeError:
-            continue
-        sizes.append(roofline.WEIGHT * shape.parameters / disk.GIB)
-    return max(sizes)
+    shapes = [roofline.find_known_architecture(model.source.model_dump()) for model in models]
+    return max((_compute_gib(shape) for shape in shapes if shape), default=0.0)
+
+
+def _compute_gib(shape: roofline.Architecture) -> float:
+    """Return the size of a model's weights in 16-bit precision, GiB."""
+    return roofline.WEIGHT * shape.parameters / disk.GIB

@@ -22,8 +22,7 @@ from tasks.config.loading import (
 from tasks.inputs.files import ROOT, DataFile, EvaluationFile, Recipe
 
 MODELS: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
-"""The types of the three files of a run, by the options that contain changes to them."""
-
+"""The types of the three files of a run, by the inputs of the pipeline and the options of `Changes`."""
 
 INITIAL = "initial"
 """Name of the initial checkpoint of the baseline among the policies of an experiment."""

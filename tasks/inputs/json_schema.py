@@ -12,16 +12,9 @@ from pydantic import BaseModel
 
 from tasks.config.loading import Extendable
 from tasks.inputs.benchmarks import BenchmarkFile
-from tasks.inputs.experiments import ExperimentFile
-from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.experiments import MODELS, ExperimentFile
 
-FILES: dict[str, type[Extendable]] = {
-    "data": DataFile,
-    "training": Recipe,
-    "evaluation": EvaluationFile,
-    "benchmark": BenchmarkFile,
-    "experiment": ExperimentFile,
-}
+FILES: dict[str, type[Extendable]] = MODELS | {"benchmark": BenchmarkFile, "experiment": ExperimentFile}
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -6,15 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tasks.config.loading import Extendable, parse
+from tasks.config.loading import parse
 from tasks.flyte import executions
 from tasks.flyte.labels import make_labels
+from tasks.inputs.experiments import MODELS
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.sending import with_sent_files
 from tasks.inputs.user_modules import MODULES, compute_digests
-
-FILES: Mapping[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
-"""The inputs of the pipeline that are YAML files of the user, by name."""
 
 
 def launch_plan(
@@ -43,7 +41,7 @@ def launch_plan(
         SpecError: a file cannot be read or is invalid.
         ExecutionError: no such launch plan is registered.
     """
-    inputs: dict[str, Any] = {key: parse(FILES[key], text) for key, text in files.items()}
+    inputs: dict[str, Any] = {key: parse(MODELS[key], text) for key, text in files.items()}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
         inputs = {

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tasks.cluster.pods import build_controller_pod, is_in_one_pod
 from tasks.config.loading import SpecError
@@ -184,10 +183,5 @@ def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> flo
 
 def find_shape(model: str) -> roofline.Architecture | None:
     """Return the shape of a judge or reward model, by its folder or its id on the hub, or None if it is not known."""
-    source: dict[str, Any] = {"name": model}
-    if Path(model).is_dir():
-        source = {"kind": "folder", "path": model}
-    try:
-        return roofline.read_architecture(source, None)
-    except roofline.ShapeError:
-        return None
+    source = {"kind": "folder", "path": model} if Path(model).is_dir() else {"name": model}
+    return roofline.find_known_architecture(source)

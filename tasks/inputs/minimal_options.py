@@ -10,6 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from tasks.config.fields import PathMark, replace_files, replace_paths
 from tasks.config.loading import Config
+from tasks.config.nested_values import changed
 from tasks.storage.sent_files import SentFile
 
 
@@ -58,8 +59,6 @@ def _drop_defaults(value: Any) -> Any:
             # The `kind` of a union member is always kept.
             if name == "kind" or getattr(value, name) != field.get_default(call_default_factory=True)
         }
-    if isinstance(value, dict):
-        return {key: _drop_defaults(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_drop_defaults(item) for item in value]
-    return to_jsonable_python(value)
+    return changed(
+        value, lambda leaf: _drop_defaults(leaf) if isinstance(leaf, BaseModel) else to_jsonable_python(leaf)
+    )

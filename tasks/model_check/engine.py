@@ -94,7 +94,7 @@ class EngineComparison:
         self._require(what, sampled, exact, NOT_RENEWED)
 
     def _require_new_values(self, sampled: Sequence[TokenSequence], exact: Tensor) -> None:
-        errors = (torch.cat(_collect_engine_logprobs(sampled)) - exact).numpy()
+        errors = (torch.cat(collect_engine_logprobs(sampled)) - exact).numpy()
         if (group := find_old_group(errors, self.changes(sampled, exact))) is not None:
             self._learner.figures.refuse(
                 f"after a weight update an engine still uses old values of some tensors ({group}): its errors "
@@ -117,7 +117,7 @@ class EngineComparison:
         return changes
 
     def _require(self, what: str, sampled: Sequence[TokenSequence], exact: Sequence[Tensor], cause: str) -> None:
-        theirs = _collect_engine_logprobs(sampled)
+        theirs = collect_engine_logprobs(sampled)
         if self._coarser == torch.float32:
             nats, tolerance = compute_difference(theirs, exact), FLOAT32
         else:
@@ -132,5 +132,6 @@ def _make_sequence(prompt: list[int], answer: Completion) -> TokenSequence:
     return TokenSequence(prompt, answer.token_ids, answer.logprobs, 0.0)
 
 
-def _collect_engine_logprobs(sampled: Sequence[TokenSequence]) -> list[Tensor]:
+def collect_engine_logprobs(sampled: Sequence[TokenSequence]) -> list[Tensor]:
+    """Return the log-probabilities of each response as the engine reported them, nats, float32."""
     return [torch.as_tensor(s.rollout_logprobs, dtype=torch.float32) for s in sampled]

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tasks.model_check.casting import compute_in_dtype
 from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER, make_layout_arguments
+
+
+def load_plain_model(folder: Path) -> PreTrainedModel:
+    """Return the model in a folder with plain attention and its own type, on the GPU if there is one."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=EAGER)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compute_exact_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+    """Return the same as `compute_plain_logprobs`, but computed in float32."""
+    with compute_in_dtype(model, torch.float32):
+        return compute_plain_logprobs(model, sequences)
 
 
 def compute_plain_logprobs(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> list[Tensor]:

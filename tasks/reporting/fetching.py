@@ -12,7 +12,7 @@ import yaml
 
 from tasks.flyte import executions
 from tasks.flyte.training_responses import RESPONSES, fetch_responses
-from tasks.inputs.launching import FILES
+from tasks.inputs.experiments import MODELS
 from tasks.inputs.minimal_options import written_options
 from tasks.reporting.index import write_index
 from tasks.reporting.publication import publish_run
@@ -47,7 +47,7 @@ def fetch_outputs(
             yield output.name, final / output.file_name
         for path in fetch_responses(remote, ended, folder / RESPONSES, steps) if RESPONSES in outputs else ():
             yield RESPONSES, final / RESPONSES / path.name
-        for name, file in executions.load_input_files(ended, FILES):
+        for name, file in executions.load_input_files(ended, MODELS):
             options = written_options(file, absolute=False)
             (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to the file of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))

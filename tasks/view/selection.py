@@ -13,7 +13,7 @@ a message says what is left out.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from itertools import groupby, islice
@@ -362,11 +362,8 @@ def _take_first_groups(responses: Sequence[Response], most: int | None) -> Seque
     if most is None or len(responses) <= most:
         return responses
     prompts: set[int | str] = set()
-    sizes: defaultdict[int | str, int] = defaultdict(int)
-    for response in responses:
-        sizes[response.group] += 1
     total = 0
-    for group, size in sizes.items():
+    for group, size in Counter(response.group for response in responses).items():
         if total and total + size > most:
             break
         total += size

@@ -330,12 +330,17 @@ def read_architecture(source: Mapping[str, Any], config: Path | None) -> Archite
     raise ShapeError(f"the shape of {name or 'this model'} is not known: give its config.json by --config")
 
 
-def find_architecture(folder: Path) -> Architecture | None:
-    """Return the shape of the model in a folder, or None if `Architecture` cannot describe it."""
+def find_known_architecture(source: Mapping[str, Any]) -> Architecture | None:
+    """Return the shape of the model that a recipe names, or None if `read_architecture` cannot tell it."""
     try:
-        return read_architecture({"kind": "folder", "path": folder}, None)
+        return read_architecture(source, None)
     except ShapeError:
         return None
+
+
+def find_architecture(folder: Path) -> Architecture | None:
+    """Return the shape of the model in a folder, or None if `Architecture` cannot describe it."""
+    return find_known_architecture({"kind": "folder", "path": folder})
 
 
 def compute_tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
