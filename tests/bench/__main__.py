@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.machine import cpu_variables
-from tasks.planning.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.episodes import figures as of_episodes
 from tests.bench.figures import Figure, publish
 from tests.bench.relay import COUNTS
+from tests.bench.rungs import PUBLISHED
 from tests.bench.simulation import SHARES
 from tests.bench.verifiers_chat import ALL
 from tests.training.hosts import missing

@@ -28,7 +28,6 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.planning.ladder import LONGEST, MEAN_TOKENS, build_rung_options
 from tasks.planning.simulated_actors import (
     ChanceJudge,
     ClockLearner,
@@ -49,6 +48,7 @@ from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import WrittenWeights
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.options.run import TrainingConfig
+from tests.bench.rungs import LONGEST, MEAN_TOKENS, build_rung_options
 from tests.tiny_model import build
 
 SCALE = 16

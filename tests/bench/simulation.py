@@ -7,10 +7,10 @@ import logging
 import random
 import sys
 
-from tasks.planning.ladder import build_ladder
 from tasks.planning.simulated_actors import ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.training.options.run import TrainingConfig
+from tests.bench.rungs import build_ladder
 
 SHARES = (0.3, 0.5, 0.7)
 """Of groups that teach nothing."""

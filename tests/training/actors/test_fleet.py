@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from tasks.planning import ladder
 from tasks.planning.simulated_actors import (
     ClockActor,
     ClockLearner,
@@ -18,6 +17,7 @@ from tasks.planning.simulated_run import Workload, simulate
 from tasks.planning.virtual_clock import NothingToDoError, run_in_virtual_time
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing.roofline import GPUS, KNOWN, compute_bandwidth_utilization
+from tests.bench import rungs
 
 ENGINE = EngineClock(step_seconds=0.01, max_num_seqs=16)
 
@@ -143,10 +143,10 @@ def test_waiting_for_nobody_is_an_error_and_no_hang():
 
 def test_engines_of_the_ladder_are_as_fast_as_the_published_ones_by_hand():
     """One node of 8 A100s generates 2,949 tokens/s at 43% of their bandwidth; responses are as long as Olmo 3's."""
-    sequences = ladder.ENGINE.max_num_seqs
-    seconds = ladder.ENGINE.step_seconds + sequences * ladder.ENGINE.sequence_seconds
-    assert ladder.ENGINES * sequences / seconds == pytest.approx(ladder.PUBLISHED["+ in-flight updates"], rel=0.01)
-    context = estimate_mean_context(make_length_sampler(chance(0), ladder.MEAN_TOKENS, ladder.LONGEST))
+    sequences = rungs.ENGINE.max_num_seqs
+    seconds = rungs.ENGINE.step_seconds + sequences * rungs.ENGINE.sequence_seconds
+    assert rungs.ENGINES * sequences / seconds == pytest.approx(rungs.PUBLISHED["+ in-flight updates"], rel=0.01)
+    context = estimate_mean_context(make_length_sampler(chance(0), rungs.MEAN_TOKENS, rungs.LONGEST))
     mbu = compute_bandwidth_utilization(
         2949 / 8, KNOWN["Qwen2.5-7B"], GPUS["A100"], gpus=1, sequences=sequences, context=context
     )
@@ -156,11 +156,11 @@ def test_engines_of_the_ladder_are_as_fast_as_the_published_ones_by_hand():
 @pytest.mark.complete
 @pytest.mark.long
 def test_each_rung_of_the_published_ladder_is_above_the_last():
-    rungs = {rung.name: rung.simulated.trained_tokens_per_second for rung in ladder.build_ladder()}
-    ours = [rungs[name] for name in ladder.PUBLISHED]
+    speeds = {rung.name: rung.simulated.trained_tokens_per_second for rung in rungs.build_ladder()}
+    ours = [speeds[name] for name in rungs.PUBLISHED]
     assert all(low < high for low, high in pairwise(ours))
     assert ours[-1] / ours[0] > 3.35  # 2,949 / 881
-    assert ours[-1] / rungs["synchronous, wide"] > 1.5
+    assert ours[-1] / speeds["synchronous, wide"] > 1.5
 
 
 @pytest.mark.complete
