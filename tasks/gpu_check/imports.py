@@ -48,7 +48,7 @@ class Operator(Config):
     program: str
     """Text of the program."""
     needs_gpu: bool = False
-    """Whether it runs with a GPU only."""
+    """If true, it runs with a GPU only."""
 
 
 OPERATORS = TypeAdapter(dict[str, Operator]).validate_python(read_yaml(Path(__file__).parent / "operators.yaml"))
