@@ -136,15 +136,15 @@ class Endpoint(Client):
     async def judge(
         self, request: Callable[[str, float], Awaitable[Result | str]], answer: str, failure: str
     ) -> Result | str:
-        """Return the judgement of an answer, or the reason why the judge gave none although it judges `CONTROL`.
+        """Return the result for an answer, or the reason why the judge gave none although it gave one for `CONTROL`.
 
         Args:
-            request: returns the judgement of an answer within a deadline, or the reason why there is none.
+            request: returns the result for an answer within a deadline, or the reason why there is none.
             answer: the answer.
-            failure: what the judge did if it judges neither, for the error.
+            failure: what the judge did if it gives a result for neither, for the error.
 
         Raises:
-            CannotJudge: If the judge does not judge `CONTROL` either, or a request failed.
+            CannotJudge: the judge gives no result for `CONTROL` either, or a request failed.
         """
 
         async def judge_or_control(deadline: float) -> Result | str:
