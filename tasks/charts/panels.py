@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
 
 from tasks.charts.drawing import (
     Interval,
@@ -31,7 +27,7 @@ _MOST_BINS = 16
 _BUCKETS = 150  # segments of a long curve
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Panel:
     """One chart of the training curves: its title, its unit, and its metrics with their labels.
 
@@ -50,8 +46,124 @@ class Panel:
     beside: Mapping[str, str] = field(default_factory=dict)
 
 
-PANELS = tuple(Panel(**panel) for panel in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
-"""Panels of the training curves, in their order."""
+PANELS = (
+    Panel("Reward", "mean score, 0 to 1", {"reward": "all domains"}, prefix="reward/"),
+    Panel("Rewards by name", "mean, before their weights", {}, prefix="rewards/", suffix="/mean", from_zero=False),
+    Panel(
+        "Validation",
+        "share, or mean score",
+        {"validation/score": "score", "validation/pass_rate": "right"},
+        prefix="validation/benchmarks/",
+        suffix="/pass_rate",
+        x="validation/version",
+        beside={"reward": "reward in training"},
+    ),
+    Panel(
+        "Validation: pass@k",
+        "share of questions",
+        {"validation/pass_at_k": "held-out prompts"},
+        prefix="validation/benchmarks/",
+        suffix="/pass_at_k",
+        x="validation/version",
+    ),
+    Panel(
+        "Validation: majority@k",
+        "share of questions",
+        {},
+        prefix="validation/benchmarks/",
+        suffix="/majority_at_k",
+        x="validation/version",
+    ),
+    Panel(
+        "Validation by domain",
+        "share that is right",
+        {},
+        prefix="validation/domains/",
+        suffix="/pass_rate",
+        x="validation/version",
+    ),
+    Panel(
+        "Validation: rewards by name",
+        "mean, before their weights",
+        {},
+        prefix="validation/rewards/",
+        suffix="/mean",
+        from_zero=False,
+        x="validation/version",
+    ),
+    Panel("Response length", "tokens, mean", {"response_length": "length"}),
+    Panel("Truncated responses", "fraction", {"truncated": "truncated"}),
+    Panel("Spread of a group's rewards", "standard deviation, mean", {"reward_std": "spread"}),
+    Panel("Entropy", "nats per token", {"entropy": "entropy"}),
+    Panel("Engine-learner mismatch", "mean |Δ log-probability|, nats", {"mismatch": "mismatch"}),
+    Panel(
+        "Engine-learner divergence",
+        "mean per token, nats",
+        {"gen_kl_error": "KL(engine, learner)", "policy_kl_error": "KL(learner, engine)", "js_divergence_error": "JS"},
+    ),
+    Panel("Importance weight", "mean ratio", {"importance_weight": "weight"}, from_zero=False),
+    Panel(
+        "Out of bounds",
+        "fraction",
+        {"is_oob_ratio": "of the correction", "masked": "masked tokens", "off_policy": "off-policy sequences"},
+    ),
+    Panel("Clipped tokens", "fraction", {"clip_low": "at the lower bound", "clip_high": "at the upper bound"}),
+    Panel(
+        "Probability",
+        "under the policy before the step",
+        {"probability": "mean of trained tokens", "clip_high_probability_max": "largest, clipped above"},
+    ),
+    Panel("KL from the reference", "nats per token", {"kl": "KL"}),
+    Panel("Staleness", "policy versions", {"staleness": "mean", "staleness_max": "maximum"}),
+    Panel(
+        "Groups that teach nothing",
+        "fraction of sampled groups",
+        {"zero_variance": "all scores equal", "solved": "all right", "unsolved": "none right"},
+    ),
+    Panel(
+        "Hard and solved prompts",
+        "number",
+        {
+            "retired_prompts": "retired as solved",
+            "deferred_prompts": "wait for another try",
+            "recovered_groups": "rewarded on another try",
+            "replayed_groups": "groups trained on again",
+        },
+    ),
+    Panel("Rounds of prompts for a batch", "dynamic sampling", {"sampling_rounds": "rounds"}),
+    Panel(
+        "Lost",
+        "number",
+        {
+            "actors_lost": "actors",
+            "failed_groups": "groups that failed",
+            "stale_groups": "groups too old",
+            "unjudged_samples": "responses without a judgement",
+        },
+    ),
+    Panel("Alarms", "number", {"alarms": "that ring"}),
+    Panel(
+        "Throughput",
+        "tokens/s",
+        {"generated_tokens_per_second": "generated", "trained_tokens_per_second": "trained"},
+    ),
+    Panel("Where a step's time goes", "seconds", {"learn_seconds": "learning", "wait_seconds": "waiting for groups"}),
+    Panel("Idle", "share of the time", {"learner_idle": "learner", "actors_idle": "actors"}),
+    Panel("Utilisation", "share of the GPUs' peak", {"learner_mfu": "learner, MFU", "engines_mbu": "engines, MBU"}),
+    Panel(
+        "Machine time",
+        "share",
+        {"generation_share": "generation", "training_share": "training", "judging_share": "judging"},
+    ),
+    Panel("Lost with static batching", "share of the engines' time", {"static_batching_waste": "would be lost"}),
+    Panel("KV cache in use", "share, mean over engines", {"kv_cache_usage": "in use"}),
+    Panel("Preemptions", "sequences that lost their KV cache to others", {"preemptions": "preempted"}),
+    Panel("Sequences an engine is given", "mean over engines", {"sequences_limit": "limit"}),
+    Panel("Weight update", "seconds", {"update_seconds": "whole update", "update_pause_seconds": "generation paused"}),
+    Panel("Gradient norm", "before clipping", {"grad_norm": "norm"}),
+    Panel("Loss", "policy objective", {"loss": "loss"}),
+    Panel("Learning rate", "per step", {"learning_rate": "learning rate"}),
+)
 
 
 def draw_training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
