@@ -22,27 +22,25 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
     return pa.field(name, kind, nullable=nullable)
 
 
-def _make_schema(*columns: pa.Field) -> pa.Schema:
-    return pa.schema(columns)
-
-
 TEXT = pa.large_string()
 """The type of text columns that may contain more than 2 GiB in one chunk. The offsets of Arrow's other text type would
 overflow."""
 
 MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", TEXT)]))
 
-PROMPTS = _make_schema(
-    _column("prompt_id", pa.string()),
-    _column("domain", pa.string()),
-    _column("source", pa.string()),
-    _column("row", pa.int64()),
-    _column("messages", MESSAGES),
-    _column("verifier", pa.string()),
-    _column("ground_truth", TEXT),
-    _column("metadata", TEXT),
-    _column("cluster", pa.string(), nullable=True),
-    _column("environment", TEXT, nullable=True),
+PROMPTS = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("source", pa.string()),
+        _column("row", pa.int64()),
+        _column("messages", MESSAGES),
+        _column("verifier", pa.string()),
+        _column("ground_truth", TEXT),
+        _column("metadata", TEXT),
+        _column("cluster", pa.string(), nullable=True),
+        _column("environment", TEXT, nullable=True),
+    ]
 )
 """The table of prompts, one per row.
 
@@ -87,16 +85,18 @@ Kind = Literal[
 - `environment`: its verifier needs data or a package that is not installed.
 """
 
-SET_ASIDE = _make_schema(
-    _column("stage", pa.string()),
-    _column("kind", pa.string()),
-    _column("source", pa.string()),
-    _column("row", pa.int64()),
-    _column("prompt_id", pa.string(), nullable=True),
-    _column("clashed_with", pa.string(), nullable=True),
-    _column("reason", pa.string()),
-    _column("value", pa.string()),
-    _column("clashed_text", pa.string(), nullable=True),
+SET_ASIDE = pa.schema(
+    [
+        _column("stage", pa.string()),
+        _column("kind", pa.string()),
+        _column("source", pa.string()),
+        _column("row", pa.int64()),
+        _column("prompt_id", pa.string(), nullable=True),
+        _column("clashed_with", pa.string(), nullable=True),
+        _column("reason", pa.string()),
+        _column("value", pa.string()),
+        _column("clashed_text", pa.string(), nullable=True),
+    ]
 )
 """The table of rows that were filtered out: the `Stage`, the `Kind`, the row's index in its source (from 0), the
 reason, and the offending value.
@@ -129,14 +129,16 @@ last one before a turn of the policy has the tokens of all of them. Turns marked
 policy does not see earlier turns after them.
 """
 
-RESPONSES = _make_schema(
-    _column("prompt_id", pa.string()),
-    _column("sample", pa.int32()),
-    _column("response", TEXT),
-    _column("num_tokens", pa.int32()),
-    _column("finish_reason", pa.string()),
-    _column("turns", EPISODE_TURNS, nullable=True),
-    _column("outcome", TEXT, nullable=True),
+RESPONSES = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("sample", pa.int32()),
+        _column("response", TEXT),
+        _column("num_tokens", pa.int32()),
+        _column("finish_reason", pa.string()),
+        _column("turns", EPISODE_TURNS, nullable=True),
+        _column("outcome", TEXT, nullable=True),
+    ]
 )
 """The table of responses before scoring, one completion per row.
 
@@ -152,14 +154,16 @@ REWARDS = pa.list_(pa.struct([_column("name", pa.string()), _column("value", pa.
 """The type of the rewards of a response by name, before their weights are applied. The verifier's reward is first. The
 value is null if a reward does not apply. The list is empty if the verifier's score is the only reward."""
 
-ROLLOUTS = _make_schema(
-    *RESPONSES,
-    _column("score", pa.float64(), nullable=True),
-    _column("passed", pa.bool_(), nullable=True),
-    _column("rewards", REWARDS, nullable=True),
-    _column("detail", pa.string(), nullable=True),
-    _column("error", pa.string(), nullable=True),
-    _column("policy", pa.string()),
+ROLLOUTS = pa.schema(
+    [
+        *RESPONSES,
+        _column("score", pa.float64(), nullable=True),
+        _column("passed", pa.bool_(), nullable=True),
+        _column("rewards", REWARDS, nullable=True),
+        _column("detail", pa.string(), nullable=True),
+        _column("error", pa.string(), nullable=True),
+        _column("policy", pa.string()),
+    ]
 )
 """The table of scored responses, one completion per row. If a response could not be scored, `score`, `passed` and
 `rewards` are null and `error` contains the reason.
@@ -169,26 +173,30 @@ verifier, independent of other rewards (`tasks.verifiers.scores.Score.passed`). 
 the extracted answer, and what was wrong.
 """
 
-GRADED = _make_schema(
-    *PROMPTS,
-    _column("pass_rate", pa.float64(), nullable=True),
-    _column("mean_score", pa.float64(), nullable=True),
-    _column("num_rollouts", pa.int32(), nullable=True),
-    _column("mean_tokens", pa.float64(), nullable=True),
+GRADED = pa.schema(
+    [
+        *PROMPTS,
+        _column("pass_rate", pa.float64(), nullable=True),
+        _column("mean_score", pa.float64(), nullable=True),
+        _column("num_rollouts", pa.int32(), nullable=True),
+        _column("mean_tokens", pa.float64(), nullable=True),
+    ]
 )
 """The table of prompts with the results of the initial checkpoint: `pass_rate` is the share of scored rollouts that
 pass, in [0, 1], and `mean_score` is their mean score, which the difficulty filter uses. All four columns are null if
 difficulty was not measured (`difficulty: null`)."""
 
-COMPARED = _make_schema(
-    _column("prompt_id", pa.string()),
-    _column("domain", pa.string()),
-    _column("source", pa.string()),
-    _column("variant", pa.string()),
-    _column("pass_rate", pa.float64()),
-    _column("mean_score", pa.float64()),
-    _column("num_rollouts", pa.int32()),
-    _column("mean_tokens", pa.float64()),
+COMPARED = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("source", pa.string()),
+        _column("variant", pa.string()),
+        _column("pass_rate", pa.float64()),
+        _column("mean_score", pa.float64()),
+        _column("num_rollouts", pa.int32()),
+        _column("mean_tokens", pa.float64()),
+    ]
 )
 """The table that compares several checkpoints, or several ways to use a checkpoint, on the same prompts, with a row for
 each prompt and variant."""
@@ -199,21 +207,23 @@ MIXTURE = pa.schema([*GRADED, _column("repeat", pa.int32()), _column("order", pa
 An up-sampled prompt has several rows, and `repeat` is the number of its earlier rows.
 """
 
-LEDGER = _make_schema(
-    _column("group", pa.int64()),
-    _column("prompt_id", pa.string()),
-    _column("domain", pa.string()),
-    _column("actors", pa.list_(pa.int32())),
-    _column("sampled_at", pa.float64()),
-    _column("finished_at", pa.float64(), nullable=True),
-    _column("first_version", pa.int64()),
-    _column("last_version", pa.int64()),
-    _column("scores", pa.list_(pa.float64())),
-    _column("num_tokens", pa.list_(pa.int32())),
-    _column("advantage_spread", pa.float64(), nullable=True),
-    _column("fate", pa.string()),
-    _column("step", pa.int64(), nullable=True),
-    _column("detail", pa.string(), nullable=True),
+LEDGER = pa.schema(
+    [
+        _column("group", pa.int64()),
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("actors", pa.list_(pa.int32())),
+        _column("sampled_at", pa.float64()),
+        _column("finished_at", pa.float64(), nullable=True),
+        _column("first_version", pa.int64()),
+        _column("last_version", pa.int64()),
+        _column("scores", pa.list_(pa.float64())),
+        _column("num_tokens", pa.list_(pa.int32())),
+        _column("advantage_spread", pa.float64(), nullable=True),
+        _column("fate", pa.string()),
+        _column("step", pa.int64(), nullable=True),
+        _column("detail", pa.string(), nullable=True),
+    ]
 )
 """The table of sampled groups, one per row: times in seconds since the run began, policy versions, scores and outcome
 (`fate`).
@@ -230,11 +240,13 @@ HELDOUT = "heldout"
 EVERYTHING = "all"
 """Name of the held-out prompts of all domains in tables of results, which also have results for each domain."""
 
-EVALUATION_ROLLOUTS = _make_schema(
-    _column("benchmark", pa.string()),
-    *ROLLOUTS,
-    _column("answer", TEXT, nullable=True),
-    _column("answer_class", pa.int32(), nullable=True),
+EVALUATION_ROLLOUTS = pa.schema(
+    [
+        _column("benchmark", pa.string()),
+        *ROLLOUTS,
+        _column("answer", TEXT, nullable=True),
+        _column("answer_class", pa.int32(), nullable=True),
+    ]
 )
 """The table of rollouts of an evaluation.
 
@@ -251,17 +263,19 @@ _TEXTS = {"response", "turns", "outcome", "detail"}
 VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name not in _TEXTS])
 """The columns of `EVALUATION_ROLLOUTS` that comparisons read, without the texts, which are most of the bytes."""
 
-EVALUATION = _make_schema(
-    _column("benchmark", pa.string()),
-    _column("metric", pa.string()),
-    _column("policy", pa.string()),
-    _column("baseline", pa.string(), nullable=True),
-    _column("value", pa.float64()),
-    _column("low", pa.float64()),
-    _column("high", pa.float64()),
-    _column("n", pa.int64()),
-    _column("p_value", pa.float64(), nullable=True),
-    _column("detectable", pa.float64(), nullable=True),
+EVALUATION = pa.schema(
+    [
+        _column("benchmark", pa.string()),
+        _column("metric", pa.string()),
+        _column("policy", pa.string()),
+        _column("baseline", pa.string(), nullable=True),
+        _column("value", pa.float64()),
+        _column("low", pa.float64()),
+        _column("high", pa.float64()),
+        _column("n", pa.int64()),
+        _column("p_value", pa.float64(), nullable=True),
+        _column("detectable", pa.float64(), nullable=True),
+    ]
 )
 """The table of evaluation results, with one metric of a policy and its 95% confidence interval per row. `n` is the
 number of prompts.
