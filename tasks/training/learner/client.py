@@ -270,15 +270,15 @@ class RayLearner:
         return {"learner_mfu": mfu}
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._compute_logprobs("logprobs", sequences)
-
-    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._compute_logprobs("reference_logprobs", sequences)
-
-    async def _compute_logprobs(self, method: str, sequences: list[TokenSequence]) -> list[Floats]:
         micro_batches = await self._pack(sequences)
         shares = zip(self._ranks, micro_batches, strict=True)
-        values = await self._all([getattr(rank, method).remote(next(self._calls), rows) for rank, rows in shares])
+        values = await self._all([rank.logprobs.remote(next(self._calls), rows) for rank, rows in shares])
+        return _by_sequence(len(sequences), micro_batches, values)
+
+    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
+        micro_batches = await self._pack(sequences)
+        shares = zip(self._ranks, micro_batches, strict=True)
+        values = await self._all([rank.reference_logprobs.remote(next(self._calls), rows) for rank, rows in shares])
         return _by_sequence(len(sequences), micro_batches, values)
 
     async def _pack(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
@@ -288,22 +288,24 @@ class RayLearner:
         )
 
     async def offload_states(self) -> None:
-        await self._call("offload_states")
+        await self._all([rank.offload_states.remote(next(self._calls)) for rank in self._ranks])
 
     async def reload_states(self) -> None:
-        await self._call("reload_states")
+        await self._all([rank.reload_states.remote(next(self._calls)) for rank in self._ranks])
 
     async def write_weights(self, path: Path) -> WrittenWeights:
-        contents, *_ = await self._call("write_weights", str(path))
-        return WrittenWeights(self._node, contents)
+        calls = [rank.write_weights.remote(next(self._calls), str(path)) for rank in self._ranks]
+        return WrittenWeights(self._node, (await self._all(calls))[0])
 
     async def export(self, folder: Path) -> None:
-        await self._call("export", str(folder.absolute()))
+        target = str(folder.absolute())
+        await self._all([rank.export.remote(next(self._calls), target) for rank in self._ranks])
         with _losing_a_rank("the policy does not arrive from the node of learner rank 0"):
             await self._files.fetch_export(folder)
 
     async def save(self, folder: Path) -> None:
-        await self._call("save", *self._files.begin(folder))
+        target, upload = self._files.begin(folder)
+        await self._all([rank.save.remote(next(self._calls), target, upload) for rank in self._ranks])
 
     async def wait_until_written(self) -> bool:
         ranks = self._ranks
@@ -329,7 +331,8 @@ class RayLearner:
             source = await self._files.source(folder)
         if source.fetched:
             await self._fetch(folder, source)
-        await self._call("load", str(source.folder))
+        target = str(source.folder)
+        await self._all([rank.load.remote(next(self._calls), target) for rank in self._ranks])
         await self._files.remove_copies(source)
 
     async def _fetch(self, folder: Path, source: Source) -> None:
@@ -343,10 +346,6 @@ class RayLearner:
         except DamagedError as error:
             await asyncio.to_thread(self._files.reject, folder, source)
             raise StoreError(f"{error}; the next attempt continues from the checkpoint before it") from error
-
-    async def _call(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method of every rank, which Ray may repeat without another effect, and return the results by rank."""
-        return await self._all([getattr(rank, method).remote(next(self._calls), *arguments) for rank in self._ranks])
 
     async def _all(self, references: Sequence[ObjectRef]) -> list[Any]:
         """Await one call of every rank and return the results by rank; raise `LearnerLostError` if a rank is lost."""
