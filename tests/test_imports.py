@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,10 @@ def test_no_import_runs_up_a_floor():
         assert below is not None, f"{module} is on no floor: name it in FLOORS"
         above = {name for name in imports_of(path) if (floor := floor_of(name)) is not None and floor > below}
         assert not above, f"{module} imports {above}, which stand above it"
+
+
+@pytest.mark.long
+def test_no_modules_import_each_other_even_indirectly():
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "tasks").rglob("*.py")}
+    imports = {module: imports_of(path) & paths.keys() - {module} for module, path in paths.items()}
+    TopologicalSorter(imports).prepare()  # its CycleError names the modules

@@ -18,6 +18,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config.loading import Config
+from tasks.flyte.run_names import run_id
 from tasks.storage.locations import check_sandbox
 from tasks.storage.outputs import describe_size, prevent_pruning
 from tasks.tables.schemas import StageSummary
@@ -42,7 +43,7 @@ class PartRun:
     Attributes:
         name: name of the task, without its module.
         title: the name of the data file, if the part takes one.
-        run: the name of this run (`tasks.flyte.stages.run_id`).
+        run: the name of this run (`tasks.flyte.run_names.run_id`).
         began: the start of this process.
         given: paths of the input files and folders, by the name of the input.
         files: paths of the output files and folders, by the name of the output.
@@ -80,8 +81,6 @@ class LocalRun:
         return lines
 
     def _run(self, inputs: dict[str, Any]) -> str:
-        from tasks.flyte.stages import run_id
-
         name = self.name.rpartition(".")[-1]
         # Flytekit's handler exits the process at once, without a message about the interrupted run.
         signal.signal(signal.SIGINT, signal.default_int_handler)

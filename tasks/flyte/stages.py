@@ -30,6 +30,7 @@ from tasks.flyte import patches
 from tasks.flyte.cache_policy import BACKENDS_ALONE, CodeDigest
 from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, make_options
+from tasks.flyte.run_names import run_id
 from tasks.lineage.code_digest import code_digest
 from tasks.machine.image import image
 from tasks.machine.memory_limit import MemoryLimitError, find_shortage, watch
@@ -281,15 +282,6 @@ def find_storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     access = FlyteContextManager.current_context().file_access
     location = resolve_address(name, access.raw_output_prefix) or str(resolve_folder(name))
     return access.get_filesystem_for_path(location), location
-
-
-def run_id() -> str:
-    """Return the name of this run: the execution's name on a cluster, or else the process id and start time."""
-    context = current_context()
-    execution = context.execution_id
-    if execution is None or execution.project in ("local", ""):
-        return f"{os.getpid()}-{context.execution_date:%Y%m%dT%H%M%S}"
-    return str(execution.name)
 
 
 class Stopwatch:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from tasks.model_check.comparison import FLOAT32, compute_difference
 from tasks.model_check.forward import make_input_ids, restore_own_functions
 from tasks.training.learner.architecture import carries_state
 from tasks.training.learner.fused_layers import switched_off
 from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.learner.policy import Policy
 
-if TYPE_CHECKING:
-    from tasks.model_check.learner import LearnerCheck
+Logprobs = Callable[[Sequence[TokenSequence]], list[Tensor]]
+"""Computes log-probabilities of the tokens of each sequence."""
 
 LIKELY = "; the likely cause is"
 """Beginning of the last part of an error message."""
@@ -25,10 +26,16 @@ RANDOM = "dropout, or another part that is random in training"
 
 
 class Causes:
-    """Compares parts of the computation to find the cause; the learner must compute in float32."""
+    """Compares parts of the computation to find the cause; the learner must compute in float32.
 
-    def __init__(self, check: LearnerCheck) -> None:
-        self._check = check
+    Args:
+        policy: the learner's model.
+        logprobs: computes log-probabilities of sequences as the learner does.
+        plain: computes them by the model's own forward pass.
+    """
+
+    def __init__(self, policy: Policy, logprobs: Logprobs, plain: Logprobs) -> None:
+        self._policy, self._logprobs, self._plain = policy, logprobs, plain
 
     def describe_cause(self, sequences: Sequence[TokenSequence]) -> str:
         """Return the end of an error message. `sequences` are a short one, the longest, and another short one."""
@@ -36,25 +43,24 @@ class Causes:
 
     def _find_cause(self, sequences: Sequence[TokenSequence]) -> str:
         short = [sequences[0], sequences[2]]
-        check = self._check
-        if compute_difference(check.logprobs(sequences), check.logprobs(sequences)) > FLOAT32:
+        if compute_difference(self._logprobs(sequences), self._logprobs(sequences)) > FLOAT32:
             return RANDOM
-        with switched_off(check.policy.model):
+        with switched_off(self._policy.model):
             if not self._differ(sequences):
                 return FUSED
         if all(not self._differ([sequence]) for sequence in sequences):
             if not self._differ(short):
                 return "RoPE that depends on the length of the longest sequence of a row"
-            if carries_state(check.policy.model):
+            if carries_state(self._policy.model):
                 return "packing: a recurrent state or a convolution leaks from a sequence into the next of its row"
             return "packing: its attention does not tell the sequences of a row apart"
         return self._find_cause_in_head(sequences[0])
 
     def _differ(self, sequences: Sequence[TokenSequence]) -> bool:
-        return not compute_difference(self._check.logprobs(sequences), self._check.plain(sequences)) <= FLOAT32
+        return not compute_difference(self._logprobs(sequences), self._plain(sequences)) <= FLOAT32
 
     def _find_cause_in_head(self, sequence: TokenSequence) -> str:
-        with torch.no_grad(), restore_own_functions(self._check.policy.model) as own:
+        with torch.no_grad(), restore_own_functions(self._policy.model) as own:
             ids = make_input_ids(sequence, own.device)
             result = own(ids, use_cache=False, output_hidden_states=True)
             head = own.get_output_embeddings()

@@ -308,7 +308,8 @@ class LearnerCheck:
         with self.compute_in_dtype(torch.float32):
             plain = self.plain(sequences)
             difference = compute_difference(self.logprobs(sequences), plain)
-            self.figures.require(what, difference, FLOAT32, lambda: Causes(self).describe_cause(sequences))
+            causes = Causes(self.policy, self.logprobs, self.plain)
+            self.figures.require(what, difference, FLOAT32, lambda: causes.describe_cause(sequences))
         return plain
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from flytekit import Deck, Resources, current_context
 from flytekit.types.file import FlyteFile
 
 from images import DATA
+from tasks.flyte.run_names import run_id
 from tasks.flyte.stages import (
     Folder,
     Html,
@@ -24,7 +25,6 @@ from tasks.flyte.stages import (
     read_input,
     read_input_batches,
     read_members,
-    run_id,
     to_local,
     uncached_stage,
 )

@@ -397,7 +397,7 @@ class StageSummary:
         seconds: wall time of the work.
         headline: one human-readable sentence.
         facts: further JSON values for the report and for programs.
-        run: id of the run that executed the stage (`tasks.flyte.stages.run_id`). In other runs it came from the cache.
+        run: id of the run that executed the stage (`tasks.flyte.run_names`). In other runs it came from the cache.
         image: the container image of the stage (`tasks.machine.image.image`).
         cores: number of CPU cores that it used for `seconds` (`tasks.machine.resources`).
         gpus: number of GPUs that it used for `seconds`.

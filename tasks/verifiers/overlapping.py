@@ -17,15 +17,12 @@ import itertools
 import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.lineage.user_code import find_user_files
 from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.workers import Worker, Workers, encode_call
-
-if TYPE_CHECKING:
-    from tasks.verifiers.verifier_processes import Counters
+from tasks.verifiers.workers import Counters, Worker, Workers, encode_call
 
 IN_FLIGHT = 32
 """Number of calls that wait in one process at the same time; further ones wait for one of these to end."""

@@ -22,7 +22,7 @@ from tasks.verifiers.overlapping import Overlapping
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED, describe_timeout
 from tasks.verifiers.worker_queues import WorkerLost, WorkerQueues
-from tasks.verifiers.workers import Worker, Workers, encode_call
+from tasks.verifiers.workers import Counters, Worker, Workers, encode_call
 
 FIRST_CPU_SECONDS = 0.03
 """CPU seconds of the first budget. Most calls take a few milliseconds."""
@@ -52,23 +52,6 @@ class ProcessLimits(NamedTuple):
     budgets: bool = True
     locked_up: bool = True
     overlapping: bool = False
-
-
-@dataclass
-class Counters:
-    """Counters of the worker processes of one verifier.
-
-    Attributes:
-        started: workers started.
-        died: workers that ended during a call or while idle, for any reason but an exceeded limit.
-        killed: workers that the kernel ended for an exceeded limit.
-        retries: calls repeated because their worker ended.
-    """
-
-    started: int = 0
-    died: int = 0
-    killed: int = 0
-    retries: int = 0
 
 
 @dataclass

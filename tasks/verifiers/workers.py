@@ -36,6 +36,23 @@ END_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class Counters:
+    """Counters of the worker processes of one verifier.
+
+    Attributes:
+        started: workers started.
+        died: workers that ended during a call or while idle, for any reason but an exceeded limit.
+        killed: workers that the kernel ended for an exceeded limit.
+        retries: calls repeated because their worker ended.
+    """
+
+    started: int = 0
+    died: int = 0
+    killed: int = 0
+    retries: int = 0
+
+
 @dataclass(eq=False)
 class Worker:
     """Sends calls to one worker process, and returns its responses. `Workers` starts and ends the process."""

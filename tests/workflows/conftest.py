@@ -21,7 +21,8 @@ from tasks.evaluation.answers import add_answers
 from tasks.evaluation.harness_task import Harnessed, evaluate_by_harness
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.flyte.ray_job import RayJobTask
-from tasks.flyte.stages import make_output_folder, run_id, to_local
+from tasks.flyte.run_names import run_id
+from tasks.flyte.stages import make_output_folder, to_local
 from tasks.generation.models import PackagedGguf
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.model_check.task import check_model

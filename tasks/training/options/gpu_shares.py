@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from tasks.generation.config import GPU_SHARE
-
-if TYPE_CHECKING:
-    from tasks.training.options.run import TrainingConfig
+from tasks.generation.config import GPU_SHARE, EngineConfig
 
 SHARED_ENGINE = 0.4
 """Default share of a GPU's memory for an engine on the same GPU as a learner rank."""
@@ -62,18 +59,29 @@ def compute_reserved_share(memory: float, layer: float) -> float:
     return max(LIBRARIES, (CONTEXTS + layer) / memory)
 
 
-def find_obstacle(config: TrainingConfig) -> str:
-    """Return why ranks and engines cannot be placed as `placement` says, or an empty text if they can."""
-    placement, engine, ranks = config.placement, config.actors.engine, config.learner.ranks
-    if not config.shares_gpus:
+def can_share(ranks: int, engines: int, engine: EngineConfig) -> bool:
+    """Return whether every one of `ranks` learner ranks can have one of `engines` engines on its GPU."""
+    return engines == ranks and engine.gpus == 1
+
+
+def find_obstacle(placement: PlacementOption, ranks: int, engines: int, engine: EngineConfig, zero_stage: int) -> str:
+    """Return why ranks and engines cannot be placed as `placement` says, or an empty text if they can.
+
+    Args:
+        placement: the option.
+        ranks: number of learner ranks.
+        engines: number of engines.
+        engine: the options of each engine.
+        zero_stage: the learner's ZeRO stage.
+    """
+    if placement not in ("shared", "time_shared"):
         return ""
-    if not config.as_many_engines_as_ranks:
+    if not can_share(ranks, engines, engine):
         return (
-            f"placement = {placement}: every GPU has one rank and one engine, so that actors.count "
-            f"({config.actors.count}) must be learner.ranks ({ranks}), and an engine run on one GPU "
-            f"({engine.parallel_sizes})"
+            f"placement = {placement}: every GPU has one rank and one engine, so that actors.count ({engines}) must be "
+            f"learner.ranks ({ranks}), and an engine run on one GPU ({engine.parallel_sizes})"
         )
-    of_engine = config.engine_share
+    of_engine = compute_engine_share(placement, engine.gpu_memory_utilization)
     of_rank = compute_rank_share(placement, engine.gpu_memory_utilization)
     if of_rank < SMALLEST_LEARNER:
         return (
@@ -85,7 +93,7 @@ def find_obstacle(config: TrainingConfig) -> str:
             f"placement = time_shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU "
             f"for what a learner rank keeps between its turns; without the option it is {1 - ABSENT:g}"
         )
-    if placement == "time_shared" and config.learner.zero_stage == 3:
+    if placement == "time_shared" and zero_stage == 3:
         return (
             "placement = time_shared: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an "
             "optimizer of its own alone, and the learner's is torch's AdamW; set zero_stage to 2"

@@ -231,7 +231,7 @@ class TrainingConfig(Config):
     @property
     def as_many_engines_as_ranks(self) -> bool:
         """Return whether every learner rank can have an engine on its GPU."""
-        return self.actors.count == self.learner.ranks and self.actors.engine.gpus == 1
+        return gpu_shares.can_share(self.learner.ranks, self.actors.count, self.actors.engine)
 
     @property
     def engine_share(self) -> float:
@@ -340,7 +340,8 @@ class TrainingConfig(Config):
 
     @model_validator(mode="after")
     def _check_placement(self) -> Self:
-        if reason := gpu_shares.find_obstacle(self):
+        engines, ranks, zero_stage = self.actors.count, self.learner.ranks, self.learner.zero_stage
+        if reason := gpu_shares.find_obstacle(self.placement, ranks, engines, self.actors.engine, zero_stage):
             raise ValueError(reason)
         return self
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from tasks.failures import MistakeError
-from tasks.training.options.gpu_shares import PlacementOption, find_obstacle
+from tasks.training.options import gpu_shares
+from tasks.training.options.gpu_shares import PlacementOption
 from tasks.training.options.learner import LoraConfig, check_dense_attention
 from tasks.training.options.run import TrainingConfig
 from tasks.training.sizing.rank_memory import LearnerMemory, estimate_learner_memory
@@ -75,7 +76,7 @@ def find_fitting_placements(config: TrainingConfig, model: Architecture, gpu: Gp
         placement
         for placement in get_args(PlacementOption)
         if placement != "auto"
-        and not find_obstacle(placed := _set_placement(config, placement))
+        and not _find_obstacle(placed := _set_placement(config, placement))
         and all(need.fits for need in compute_needs(placed, model, gpu))
     ]
 
@@ -86,6 +87,11 @@ def _set_placement(config: TrainingConfig, placement: PlacementOption) -> Traini
     engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": None})
     actors = config.actors.model_copy(update={"engine": engine})
     return config.model_copy(update={"placement": placement, "actors": actors})
+
+
+def _find_obstacle(config: TrainingConfig) -> str:
+    actors, learner = config.actors, config.learner
+    return gpu_shares.find_obstacle(config.placement, learner.ranks, actors.count, actors.engine, learner.zero_stage)
 
 
 def set_adapter(config: TrainingConfig, *, lora: bool) -> TrainingConfig:
