@@ -263,8 +263,8 @@ class Answer:
             count = self.asked["detectable_format:number_bullet_lists"]["num_bullets"]
             ended = ["* " + " ".join(part) for part in _split(ended, count)]
         if "detectable_format:multiple_sections" in self.asked:
-            name, count = self.asked["detectable_format:multiple_sections"].values()
-            parts = _split(ended, count)
+            sections = self.asked["detectable_format:multiple_sections"]
+            name, parts = sections["section_spliter"], _split(ended, sections["num_sections"])
             return "\n".join(f"{name} {number}\n" + "\n".join(part) for number, part in enumerate(parts, 1))
         return "\n".join(ended) if "detectable_format:number_bullet_lists" in self.asked else " ".join(ended)
 
