@@ -104,7 +104,7 @@ def test_the_arguments_that_pass_through_are_read(tmp_path):
 
 def test_the_objectives_of_the_table_are_read():
     from tasks.config.loading import parse
-    from tasks.training.options.objective import ObjectiveConfig
+    from tasks.recipe.objective import ObjectiveConfig
 
     values = re.findall(r"^\| .* \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
     read = [parse(ObjectiveConfig, value) for value in values]

@@ -17,8 +17,8 @@ from tasks.failures import (
     one_line,
 )
 from tasks.flyte import errors, stages
+from tasks.recipe.run import RewardsConfig
 from tasks.training.actors.rewards import RayJudge, RewardProcess
-from tasks.training.options.run import RewardsConfig
 from tasks.verifiers import VerifiersConfig
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]

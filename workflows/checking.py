@@ -8,7 +8,6 @@ from typing import Annotated
 from flytekit import Resources
 
 from images import DATA
-from tasks.cluster.pods import build_checking_pod
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, composed
 from tasks.inputs.disk_needs import measure_stored_models
 from tasks.inputs.files import Recipe, load_quickstart
@@ -19,6 +18,7 @@ from tasks.kubernetes.pods import overrides
 from tasks.model_check.options import CheckedOptions
 from tasks.model_check.task import STAGE, check_model
 from tasks.tables.schemas import StageSummary
+from tasks.training.cluster.pods import build_checking_pod
 from tasks.verifiers.config import DEFAULTS
 
 RECIPE = load_quickstart()[1]

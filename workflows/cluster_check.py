@@ -6,7 +6,6 @@ rlvr doctor cluster-check [--training FILE] [--data FILE]
 from flytekit import Resources, workflow
 
 from images import DATA
-from tasks.cluster.pods import make_controller_overrides, ray_job
 from tasks.cluster_check.task import check_machines, check_pod, conclude
 from tasks.flyte.stages import uncached_composed
 from tasks.inputs.disk_needs import measure_stored_models
@@ -14,6 +13,7 @@ from tasks.inputs.files import DataFile, EvaluationFile, Recipe, load_quickstart
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.kubernetes.pods import overrides
 from tasks.tables.schemas import StageSummary
+from tasks.training.cluster.pods import make_controller_overrides, ray_job
 
 FILES = load_quickstart()
 

@@ -8,7 +8,6 @@ from typing import Annotated
 from flytekit import Resources, workflow
 
 from images import DATA
-from tasks.cluster.pods import make_controller_overrides, ray_job
 from tasks.flyte.stages import RESULT, Folder, Parquet, composed
 from tasks.inputs.disk_needs import measure_stored_models
 from tasks.inputs.files import DataFile, Recipe, load_quickstart
@@ -18,6 +17,7 @@ from tasks.inputs.own_objectives import find_lacking_digests
 from tasks.inputs.pin_tasks import pin_training
 from tasks.inputs.pinning import check_pinned
 from tasks.kubernetes.pods import overrides
+from tasks.training.cluster.pods import make_controller_overrides, ray_job
 from tasks.training.task import Trained, train_policy
 from workflows.questions import sourced_questions
 

@@ -41,7 +41,7 @@ def collect_node_facts(*, sandbox: bool) -> list[NodeFacts]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from tasks.cluster.nodes import list_living_nodes
+    from tasks.training.cluster.nodes import list_living_nodes
 
     own = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in list_living_nodes() if node["NodeID"] != own]

@@ -125,7 +125,7 @@ def measure_reduction(ranks: int, gpus: bool) -> Reduction:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from tasks.cluster.nodes import list_living_nodes
+    from tasks.training.cluster.nodes import list_living_nodes
 
     nodes = choose_nodes(ranks, {node["NodeID"]: node["Resources"] for node in list_living_nodes()}, gpus=gpus)
     remote: Any = ray.remote(ReducingRank)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.cluster.disk import Folder
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.inputs.disk_needs import PodNeed
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
@@ -24,8 +23,9 @@ from tasks.lineage.code_digest import code_digest
 from tasks.machine.gpus import DRIVERS, read_driver_version
 from tasks.machine.image import ImageError, check_image
 from tasks.machine.packages import installed_version
+from tasks.sizing.pod_sizes import GIB, VERSIONS
 from tasks.storage.locations import resolve_folder
-from tasks.training.sizing.pod_sizes import GIB, VERSIONS
+from tasks.training.cluster.disk import Folder
 
 LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
 """Distributions whose versions must be the same on all nodes."""
@@ -56,7 +56,7 @@ class NodeFacts:
         cuda: version of CUDA that torch is built for, or empty if torch is built for CPUs.
         driver: version of NVIDIA's driver, or empty if there is none.
         shared_memory: size of `/dev/shm`, bytes.
-        disks: device number and free bytes of the disk of each folder in `tasks.cluster.disk.FOLDERS`.
+        disks: device number and free bytes of the disk of each folder in `tasks.training.cluster.disk.FOLDERS`.
         rdma: names of the RDMA devices.
         sandbox: the reason why programs cannot be run there, or empty if they can.
     """

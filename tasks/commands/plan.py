@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tasks.commands.options import OVERRIDES, RECIPE, SpecFile, list_shipped_names
-from tasks.training.sizing import roofline
+from tasks.sizing import roofline
 
 SHARE = click.FloatRange(0.01, 1)
 """Type of the command-line options that are fractions of a GPU's peak."""

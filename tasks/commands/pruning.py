@@ -32,13 +32,13 @@ from tasks.failures import one_line
 from tasks.flyte import patches
 from tasks.flyte.local_cache import DAMAGED, CachedResult, cache_folder, forget, list_cached_results
 from tasks.machine.error_report import FOLDER as TRACEBACKS
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.ending import has_ended
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import Lease, RunInUseError, find_holder
 from tasks.storage.locations import outputs_folder, resolve_folder
 from tasks.storage.outputs import USER_SPACE, format_size
 from tasks.storage.run_folders import PUBLISHED
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ending import has_ended
 
 OF_RUNS = {"lease.json", "model_check.json", "ledger.jsonl", "checkpoints"}
 """Names that identify a run folder, which contains at least one of them. Folders of results contain none."""

@@ -20,13 +20,13 @@ from tasks.machine.local_ray import start_ray
 from tasks.machine.memory_limit import return_freed_memory
 from tasks.machine.progress import track_progress
 from tasks.machine.resources import has_gpu, read_ray_resources
-from tasks.records.identity import run_name
 from tasks.storage.durable import PARTIAL, write_whole
 from tasks.storage.locations import resolve_address, resolve_folder
 from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import read_columns
 from tasks.tables.schemas import canonical_json
+from tasks.training.records.identity import run_name
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -61,8 +61,8 @@ def train_recipe(
     from tasks.inputs.own_objectives import add_code_digests
     from tasks.inputs.pinning import pin_recipe
     from tasks.inputs.preflight import warn_off_policy
-    from tasks.records.shorter_runs import RunLocation, find_run_location
     from tasks.training.control.questions import Benchmark
+    from tasks.training.records.shorter_runs import RunLocation, find_run_location
     from tasks.training.run import RunInputs, make_run_folder
     from tasks.training.run_attempt import run_attempt, step_note
 

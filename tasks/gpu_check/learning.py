@@ -14,13 +14,13 @@ import torch
 from tasks.gpu_check.results import Findings, SkippedError
 from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import measure_median_seconds, measure_seconds, read_bytes_in_use, read_peak_bytes, release
+from tasks.recipe.gpu_shares import PlacementOption
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing import roofline
+from tasks.sizing.rank_memory import estimate_learner_memory
+from tasks.sizing.roofline import GB, Gpu
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tasks.training.learner.rank import LearnerRank
-from tasks.training.options.gpu_shares import PlacementOption
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing import roofline
-from tasks.training.sizing.rank_memory import estimate_learner_memory
-from tasks.training.sizing.roofline import GB, Gpu
 
 if TYPE_CHECKING:
     from tasks.training.learner.trainer import Trainer

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tasks.sizing.roofline import KNOWN, Architecture
 from tasks.storage.durable import write_whole
-from tasks.training.sizing.roofline import KNOWN, Architecture
 
 if TYPE_CHECKING:
     from transformers import Qwen2Config

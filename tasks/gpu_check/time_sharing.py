@@ -23,10 +23,10 @@ from tasks.machine.resources import has_gpu
 from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
 from tasks.model_check.engine import collect_engine_logprobs, sample_responses
 from tasks.model_check.forward import compute_exact_logprobs, compute_plain_logprobs, load_plain_model
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import GB
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.weight_files import copy_all_but_weights
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import GB
 
 if TYPE_CHECKING:
     from tasks.generation.engine import Engine

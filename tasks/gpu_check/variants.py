@@ -17,10 +17,10 @@ from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import release
 from tasks.model_check.comparison import TIMES_PLAIN_OF_ENGINE, compute_tolerance, compute_typical_error
 from tasks.model_check.forward import compute_exact_logprobs, compute_plain_logprobs, load_plain_model
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.rank_memory import estimate_learner_memory
+from tasks.sizing.roofline import GB
 from tasks.training.learner.packing import pack
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.rank_memory import estimate_learner_memory
-from tasks.training.sizing.roofline import GB
 
 LONGEST = 4096
 """Number of tokens of the longest sequence that is compared: plain attention has a matrix of its square."""

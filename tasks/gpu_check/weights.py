@@ -16,9 +16,9 @@ from tasks.gpu_check.sizes import Sizes
 from tasks.gpu_check.timing import measure_median_seconds, measure_seconds
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.planning.measured import LOADS, WRITES
+from tasks.sizing.roofline import GB
 from tasks.storage.tensor_digest import Contents, TensorDigest, compute_contents
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers, register
-from tasks.training.sizing.roofline import GB
 
 
 def check_weights(findings: Findings, sizes: Sizes, device: torch.device, dtype: torch.dtype) -> None:

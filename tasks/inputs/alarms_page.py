@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.training.options.alarms import AlarmsConfig
+from tasks.recipe.alarms import AlarmsConfig
 from tasks.training.telemetry.alarms import ALARMS, REPEAT
 
 _HEAD = f"""# Alarms

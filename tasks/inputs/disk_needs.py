@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.cluster import disk
-from tasks.cluster.pods import is_in_one_pod
 from tasks.config.loading import SpecError
 from tasks.difficulty.spec import DifficultySpec
 from tasks.generation.models import ModelSpec
@@ -16,7 +14,9 @@ from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import find_shape, judge_gpus
 from tasks.kubernetes.pods import PodConfig
 from tasks.machine.groups import ACTORS, LEARNER
-from tasks.training.sizing import roofline
+from tasks.sizing import roofline
+from tasks.training.cluster import disk
+from tasks.training.cluster.pods import is_in_one_pod
 from tasks.verifiers.chat.config import INITIAL
 
 logger = logging.getLogger(__name__)

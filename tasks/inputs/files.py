@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from tasks.cleaning.spec import CleaningSpec, DuplicatesSpec, ScreeningSpec
-from tasks.cluster.pods import ClusterConfig, check_cluster
 from tasks.config.fields import InItsOrder, NameOrFile
 from tasks.config.loading import Companion, Extendable, RecipeFile, RunTime, check_choice, find_file, load_yaml
 from tasks.difficulty.spec import DifficultySpec
@@ -20,10 +19,11 @@ from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, BenchmarksInFile, NamedQuestions, check_engine, check_names
 from tasks.kubernetes.pods import PodConfig
 from tasks.mixing.spec import MixtureSpec
+from tasks.recipe.run import TrainingConfig, ValidationConfig
 from tasks.sourcing.spec import DataSpec, SourceSpec
 from tasks.tables.losses import WARN_IF_LOST
 from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
-from tasks.training.options.run import TrainingConfig, ValidationConfig
+from tasks.training.cluster.pods import ClusterConfig, check_cluster
 from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import RESULT, HandedFolder, HandedTable, cached_by_backends, read_stored_digest
 from tasks.generation.config import EngineConfig
 from tasks.model_check.options import CheckedOptions
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
 handing = partial(cached_by_backends, container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), retries=2)

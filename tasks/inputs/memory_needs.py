@@ -18,7 +18,7 @@ Ray's monitor kills processes at `RAYS_SHARE` of the limit. It counts `/dev/shm`
 can drop.
 
 For training with GPUs, only the head of a Ray cluster is checked, for the memory of the controller
-(`tasks.training.sizing.pod_sizes`).
+(`tasks.sizing.pod_sizes`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.cluster.pods import build_controller_pod, is_in_one_pod
 from tasks.config.loading import SpecError
 from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
+from tasks.sizing import roofline
+from tasks.sizing.pod_sizes import HEAD_CORES, VERSIONS, compute_head_needs
+from tasks.sizing.rank_memory import estimate_learner_memory
 from tasks.sourcing.columns import VERIFIERS_OF
-from tasks.training.sizing import roofline
-from tasks.training.sizing.pod_sizes import HEAD_CORES, VERSIONS, compute_head_needs
-from tasks.training.sizing.rank_memory import estimate_learner_memory
+from tasks.training.cluster.pods import build_controller_pod, is_in_one_pod
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
 LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 1.7, 1.8

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tasks.config.loading import SpecError
 from tasks.inputs.files import Recipe
 from tasks.lineage.user_code import find_line, find_user_files
-from tasks.training.options.own import OwnFunction
+from tasks.recipe.own import OwnFunction
 from tasks.verifiers.functions import compute_function_digest
 from tasks.verifiers.scores import CannotJudge
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 from flytekit import FlyteContextManager, Resources
 
 from images import DATA
-from tasks.cluster.pods import check_judge_gpus
 from tasks.config.loading import SpecError, check_choice
 from tasks.difficulty.spec import DifficultySpec
 from tasks.environments.conversation import ChatTemplate
@@ -54,13 +53,14 @@ from tasks.machine.gpus import check_types
 from tasks.machine.image import ImageError
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu
+from tasks.recipe.learner import check_attention, check_liger
+from tasks.recipe.routing_replay import check_replayed_episodes, check_routing_replay
+from tasks.recipe.run import TrainingConfig
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.spec import SourceSpec
 from tasks.storage.locations import check_folders
-from tasks.training.options.learner import check_attention, check_liger
-from tasks.training.options.routing_replay import check_replayed_episodes, check_routing_replay
-from tasks.training.options.run import TrainingConfig
+from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.telemetry import trackers
 
 logger = logging.getLogger(__name__)

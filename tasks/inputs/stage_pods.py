@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tasks.cluster.disk import add_disk
-from tasks.cluster.pods import build_checking_pod, build_controller_pod, build_worker_pods, is_in_one_pod
 from tasks.difficulty.spec import DifficultySpec
 from tasks.inputs.disk_needs import estimate_evaluation_need, estimate_rollouts_need, measure_stored_models
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.memory_needs import find_served_judge, judge_gpus
 from tasks.kubernetes.pods import PodConfig
 from tasks.machine.image import check_image
+from tasks.training.cluster.disk import add_disk
+from tasks.training.cluster.pods import build_checking_pod, build_controller_pod, build_worker_pods, is_in_one_pod
 
 
 def make_rollout_pod(data: DataFile, training: Recipe, difficulty: DifficultySpec, *, judges: bool) -> PodConfig:

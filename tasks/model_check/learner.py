@@ -42,6 +42,7 @@ from tasks.model_check.forward import compute_plain_logprobs, compute_row_logpro
 from tasks.model_check.groups import find_kind, split_into_groups
 from tasks.model_check.tensors import choose_device, compute_size, copy_to_memory, ensure_own_memory, use_merged_weights
 from tasks.model_check.text import STRIDE, cut, make_cuttings
+from tasks.recipe.learner import LoraConfig
 from tasks.storage.model_folder import ModelError, list_weight_files
 from tasks.training.learner import attention
 from tasks.training.learner.adapter import merge_adapter, write_adapter
@@ -51,7 +52,6 @@ from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER, Policy, choose_attention
 from tasks.training.learner.weight_files import copy_all_but_weights
-from tasks.training.options.learner import LoraConfig
 
 STEP = 0.005
 """Smallest step of the update, as a multiple of the root mean square of the tensor."""

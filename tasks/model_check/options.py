@@ -7,9 +7,9 @@ from typing import Self
 from tasks.config.loading import Config
 from tasks.generation.config import EngineConfig
 from tasks.machine.precision import HeadDtype
-from tasks.training.options.learner import LearnerConfig, LoraConfig
-from tasks.training.options.own import OwnAdvantage, OwnSurrogate
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.learner import LearnerConfig, LoraConfig
+from tasks.recipe.own import OwnAdvantage, OwnSurrogate
+from tasks.recipe.run import TrainingConfig
 
 
 class CheckedOptions(Config):

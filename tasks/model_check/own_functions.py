@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tasks.model_check.options import CheckedOptions
-from tasks.training.objective.own_functions import OwnEstimator, OwnLoss
-from tasks.training.options.own import RewardBatch, SurrogateRow
+from tasks.objective.own_functions import OwnEstimator, OwnLoss
+from tasks.recipe.own import RewardBatch, SurrogateRow
 
 LENGTHS = {"a": 6, "b": 4, "c": 9, "d": 5}
 """Number of tokens of each dummy sequence; the tokens of `c` are masked, as in a truncated response."""

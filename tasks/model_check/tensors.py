@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tasks.recipe.learner import LoraConfig
 from tasks.storage.model_folder import count_weight_bytes
 from tasks.training.learner.adapter import merge_adapter
 from tasks.training.learner.policy import Policy
-from tasks.training.options.learner import LoraConfig
 
 MEMORY = 3
 """Free GPU memory that the check requires, as a multiple of the size of the weights: weights, gradients, the rest."""

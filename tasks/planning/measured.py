@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.failures import MistakeError
-from tasks.training.sizing.roofline import GB
+from tasks.sizing.roofline import GB
 
 CHECK = "weights"
 """Name of the check that measures the rates."""

@@ -19,12 +19,12 @@ from tasks.failures import InfrastructureError
 from tasks.planning.measured import ASSUMED, WeightRates
 from tasks.planning.simulated_actors import ClockLearner, EngineClock, estimate_mean_context, make_length_sampler
 from tasks.planning.simulated_run import Simulated, Workload, simulate
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing import roofline
-from tasks.training.sizing.gpu_memory_fit import PlanError, check_memory, compute_cache_room, learner_room
-from tasks.training.sizing.pod_sizes import MEAN_SHARE
-from tasks.training.sizing.rank_memory import LearnerMemory, estimate_learner_memory
-from tasks.training.sizing.roofline import GB, Architecture, Gpu
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing import roofline
+from tasks.sizing.gpu_memory_fit import PlanError, check_memory, compute_cache_room, learner_room
+from tasks.sizing.pod_sizes import MEAN_SHARE
+from tasks.sizing.rank_memory import LearnerMemory, estimate_learner_memory
+from tasks.sizing.roofline import GB, Architecture, Gpu
 
 RESPONSES = 40_000
 """Approximate number of responses that are simulated, within a minute; the second half is measured."""

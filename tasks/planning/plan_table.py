@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.cluster.pods import ClusterConfig, build_controller_pod
 from tasks.planning.plan import Plan, Prompts
-from tasks.training.sizing.gpu_memory_fit import PlanError, describe_fitting_placements
-from tasks.training.sizing.pod_sizes import compute_head_needs
-from tasks.training.sizing.roofline import GB, GPUS, Architecture
+from tasks.sizing.gpu_memory_fit import PlanError, describe_fitting_placements
+from tasks.sizing.pod_sizes import compute_head_needs
+from tasks.sizing.roofline import GB, GPUS, Architecture
+from tasks.training.cluster.pods import ClusterConfig, build_controller_pod
 
 PUBLISHED = {
     "olmo3_think_32b": "about 1,170 s a step: 21 days on 224 GPUs for steps 750 to 2,300 (Ai2 on Olmo 3.1); 8 nodes "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tasks.cluster.pods import is_in_one_pod, ray_job
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.planning.plan import Machines, PlanError, plan
 from tasks.planning.plan_table import figure
-from tasks.training.sizing import roofline
-from tasks.training.sizing.roofline import GB
+from tasks.sizing import roofline
+from tasks.sizing.roofline import GB
+from tasks.training.cluster.pods import is_in_one_pod, ray_job
 
 HEAD = (
     "| recipe | pods | learner rank, GB | engine: weights, KV cache, GB | GPUs | hours | GPU hours |",

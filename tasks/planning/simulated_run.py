@@ -12,10 +12,7 @@ from pathlib import Path
 
 from tasks.planning.simulated_actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.planning.virtual_clock import run_in_virtual_time
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.journal import Metrics
-from tasks.records.ledger import Ledger
-from tasks.records.response_files import RolloutFiles
+from tasks.recipe.run import TrainingConfig
 from tasks.training.actors.process import Actor
 from tasks.training.actors.rewards import RewardClient
 from tasks.training.actors.weights import WeightStore
@@ -27,7 +24,10 @@ from tasks.training.control.validation import split_validation
 from tasks.training.groups.group import JudgedGroup, Prompt
 from tasks.training.learner.client import Learner
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.journal import Metrics
+from tasks.training.records.ledger import Ledger
+from tasks.training.records.response_files import RolloutFiles
 from tasks.training.runtime.gpu_time_sharing import Turns
 
 

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.failures import MistakeError
-from tasks.records.kept_tokens import TOKEN_COLUMNS
-from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import read_batches, validate
+from tasks.training.records.kept_tokens import TOKEN_COLUMNS
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.view.responses import find_responses
 
 BATCH = 64

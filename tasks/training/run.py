@@ -11,26 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.cluster.memory import wait_until_killed_again
-from tasks.cluster.nodes import find_only_node, wait_until_node_dies
-from tasks.cluster.placement import find_cluster_gpu, list_cluster_nodes, make_rank_resources, resolve_auto_placement
-from tasks.cluster.processes import RunProcesses, check_resources, verifiers_of_prompts
-from tasks.cluster.relay import RelayNodes
-from tasks.cluster.watchdog import watch
 from tasks.environments.episode import EpisodePlayer
 from tasks.failures import PASSING, MistakeError
 from tasks.machine import precision
 from tasks.machine.image import check_image
 from tasks.machine.memory_limit import return_freed_memory
 from tasks.machine.resources import count_ray_gpus, read_ray_resources
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.ending import end, reopen
-from tasks.records.identity import check_fits, run_setup, should_convert
-from tasks.records.journal import Journal, cut_back_records
-from tasks.records.ledger import Ledger
-from tasks.records.response_files import RolloutFiles
-from tasks.records.run_state import RunState
+from tasks.recipe.routing_replay import check_replayed_episodes, check_replayed_model
+from tasks.recipe.run import TrainingConfig
 from tasks.rollouts.sample_and_score import check_prompts
+from tasks.sizing.roofline import find_architecture
 from tasks.storage.durable import write_whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import convert_load_errors
@@ -40,6 +30,17 @@ from tasks.tables.parquet import read_table
 from tasks.tables.schemas import MIXTURE
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, compute_needed_memory, open_weights_folder
+from tasks.training.cluster.memory import wait_until_killed_again
+from tasks.training.cluster.nodes import find_only_node, wait_until_node_dies
+from tasks.training.cluster.placement import (
+    find_cluster_gpu,
+    list_cluster_nodes,
+    make_rank_resources,
+    resolve_auto_placement,
+)
+from tasks.training.cluster.processes import RunProcesses, check_resources, verifiers_of_prompts
+from tasks.training.cluster.relay import RelayNodes
+from tasks.training.cluster.watchdog import watch
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.own_advantages import resolve_advantages
@@ -51,11 +52,15 @@ from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.checkpoint_shards import fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
-from tasks.training.options.routing_replay import check_replayed_episodes, check_replayed_model
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ending import end, reopen
+from tasks.training.records.identity import check_fits, run_setup, should_convert
+from tasks.training.records.journal import Journal, cut_back_records
+from tasks.training.records.ledger import Ledger
+from tasks.training.records.response_files import RolloutFiles
+from tasks.training.records.run_state import RunState
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.timeouts import run_until_first_ends
-from tasks.training.sizing.roofline import find_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
 from tasks.verifiers import VerifiersConfig

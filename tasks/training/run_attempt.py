@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.machine.progress import Advance
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.run_storage import open_run_storage
-from tasks.records.shorter_runs import FileSystemOf, RunLocation
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.run_storage import open_run_storage
+from tasks.training.records.shorter_runs import FileSystemOf, RunLocation
 from tasks.training.telemetry.step_metrics import format_note
 
 if TYPE_CHECKING:

@@ -31,12 +31,12 @@ from tasks.flyte.stages import (
 from tasks.generation.benchmark_sampling import AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import read_ray_resources
-from tasks.records.identity import run_name
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.locations import resolve_address
 from tasks.tables.content_digest import seal
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import PROMPTS, StageSummary
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
@@ -87,8 +87,8 @@ def train_policy(
         asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts
-    from tasks.records.shorter_runs import find_run_location
     from tasks.training.control.questions import Benchmark
+    from tasks.training.records.shorter_runs import find_run_location
     from tasks.training.run import RunInputs
     from tasks.training.run_attempt import run_attempt, step_note
 

@@ -21,8 +21,8 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.planning.simulated_actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import EnoughError, play
+from tasks.recipe.run import TrainingConfig
 from tasks.training.groups.group import Prompt
-from tasks.training.options.run import TrainingConfig
 
 ACTORS = 20
 SAMPLES = 8

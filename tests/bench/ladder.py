@@ -36,8 +36,7 @@ from tasks.planning.simulated_actors import (
     make_length_sampler,
 )
 from tasks.planning.simulated_run import Workload, simulate
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.ledger import Ledger
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.tensor_digest import compute_contents
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore
@@ -47,7 +46,8 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import WrittenWeights
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ledger import Ledger
 from tests.bench.rungs import LONGEST, MEAN_TOKENS, build_rung_options
 from tests.tiny_model import build
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tasks.machine import precision
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
-from tasks.training.options.run import TrainingConfig
 from tests.bench import inputs
 
 WARM_UP = 1
@@ -183,7 +183,7 @@ def _objective_seconds(
 ) -> float:
     import torch
 
-    from tasks.training.objective import LossInputs, compute_advantages, policy_loss, summarize
+    from tasks.objective import LossInputs, compute_advantages, policy_loss, summarize
 
     rewards = torch.tensor([each.advantage for each in sequences]).double().view(GROUPS, SAMPLES)
     lengths = torch.tensor([each.num_trained for each in sequences]).view(GROUPS, SAMPLES)

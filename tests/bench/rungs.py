@@ -21,7 +21,7 @@ from typing import Any
 
 from tasks.planning.simulated_actors import ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Simulated, Workload, simulate
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 
 PUBLISHED = {
     "synchronous": 881.0,

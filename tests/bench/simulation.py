@@ -9,7 +9,7 @@ import sys
 
 from tasks.planning.simulated_actors import ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Workload, simulate
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tests.bench.rungs import build_ladder
 
 SHARES = (0.3, 0.5, 0.7)

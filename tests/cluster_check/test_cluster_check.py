@@ -8,7 +8,6 @@ from dataclasses import replace
 import fsspec
 import pytest
 
-from tasks.cluster import disk
 from tasks.cluster_check import checks, network, nodes, services
 from tasks.cluster_check.checks import ClusterCheckError
 from tasks.cluster_check.network import Reduction
@@ -18,6 +17,7 @@ from tasks.config.loading import load_yaml, parse
 from tasks.gpu_check.results import Findings, SkippedError, format_table, run_check
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, load_quickstart
 from tasks.machine.image import ACCELERATOR, IN_A_POD, NAME
+from tasks.training.cluster import disk
 from tests.paths import ROOT
 
 GIB = 2**30

@@ -22,9 +22,9 @@ from tasks.flyte import local_cache
 from tasks.flyte.local_cache import CacheError
 from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import Parquet, make_scratch_path
-from tasks.records.ending import has_ended
 from tasks.storage.lease import RunInUseError
 from tasks.storage.outputs import describe_size, format_size, require_idle
+from tasks.training.records.ending import has_ended
 from tests.paths import ROOT
 
 DAY = 24 * 3600

@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineUse
+from tasks.recipe.learner import LoraConfig
 from tasks.storage.tensor_digest import compute_contents
 from tasks.training.learner.adapter import WEIGHTS, describe_adapter
-from tasks.training.options.learner import LoraConfig
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]
@@ -23,8 +23,8 @@ def policies(tiny_model, tmp_path_factory):
     import torch
     from transformers import AutoModelForCausalLM
 
+    from tasks.recipe.learner import LoraConfig
     from tasks.training.learner import adapter
-    from tasks.training.options.learner import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
 
@@ -82,8 +82,8 @@ def test_a_first_adapter_is_version_0_and_may_change_nothing(engine, loop, tiny_
     import torch
     from transformers import AutoModelForCausalLM
 
+    from tasks.recipe.learner import LoraConfig
     from tasks.training.learner import adapter
-    from tasks.training.options.learner import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tasks.generation.chat_template import ChatTemplateError, encode
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import VersionSpan
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 
 PROMPT = [5, 6, 7]
 

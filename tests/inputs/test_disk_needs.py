@@ -6,8 +6,6 @@ from math import ceil
 
 import pytest
 
-from tasks.cluster import disk
-from tasks.cluster.disk import StoredModels
 from tasks.config.loading import SpecError, load_yaml, parse
 from tasks.inputs.disk_needs import check_disk, estimate_pod_needs, measure_stored_models
 from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe, load_quickstart
@@ -15,8 +13,10 @@ from tasks.inputs.pod_table import format_pod_table
 from tasks.inputs.stage_pods import list_run_pods
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.kubernetes.pods import PodConfig
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import KNOWN
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import KNOWN
+from tasks.training.cluster import disk
+from tasks.training.cluster.disk import StoredModels
 from tests.paths import ROOT
 
 GIB = 2**30

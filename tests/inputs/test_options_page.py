@@ -11,7 +11,7 @@ from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
 from tasks.inputs.options_page import Examples, list_sections, page, write
-from tasks.training.options.run import TrainingConfig, ValidationConfig
+from tasks.recipe.run import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
 

@@ -13,7 +13,7 @@ from tasks.inputs.own_objectives import check_own_functions, find_lacking_digest
 from tasks.inputs.pinning import check_pinned, fingerprint_recipe
 from tasks.inputs.user_modules import MODULES, check_registered, check_sent, compute_digests, list_modules
 from tasks.model_check.options import CheckedOptions
-from tasks.records.identity import run_name
+from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS
 from tests.inputs.test_user_modules import project  # noqa: F401 (a fixture)
 

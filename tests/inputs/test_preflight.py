@@ -8,7 +8,7 @@ from tasks.inputs.files import RECIPES, Recipe
 from tasks.inputs.fingerprints import fingerprint_model, fingerprint_verifiers
 from tasks.inputs.preflight import warn_off_policy
 from tasks.lineage.code_digest import find_pinned_version
-from tasks.training.options.correction import CorrectionConfig
+from tasks.recipe.correction import CorrectionConfig
 from tasks.verifiers import VerifiersConfig
 
 

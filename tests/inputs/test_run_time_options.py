@@ -15,13 +15,13 @@ from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.inputs.options_page import list_sections
-from tasks.training.options.learner import LearnerConfig
-from tasks.training.options.prompts import (
+from tasks.recipe.learner import LearnerConfig
+from tasks.recipe.prompts import (
     ActiveResampling,
     DynamicResampling,
     NoResampling,
 )
-from tasks.training.options.run import ActorsConfig, RewardsConfig, TrainingConfig
+from tasks.recipe.run import ActorsConfig, RewardsConfig, TrainingConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, NamedRewardModelConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig

@@ -266,7 +266,7 @@ def test_what_means_something_else_reads_otherwise(one, other):
 
 def test_the_stages_reach_what_they_run():
     assert "tasks.verifiers.mathematics" in digest.find_reachable_modules("tasks.difficulty.rollout_tasks")
-    assert "tasks.training.objective.loss" in digest.find_reachable_modules("tasks.training.task")
+    assert "tasks.objective.loss" in digest.find_reachable_modules("tasks.training.task")
     assert "tasks.training.run" not in digest.find_reachable_modules("tasks.mixing.task")
     assert "tasks.reporting.page" not in digest.find_reachable_modules("tasks.training.task")
     assert {"math-verify", "sympy", "vllm"} <= set(digest.find_distributions("tasks.difficulty.rollout_tasks"))

@@ -10,7 +10,7 @@ import torch
 
 from tasks.failures import MistakeError
 from tasks.machine import precision
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.run import resolve_types
 
 

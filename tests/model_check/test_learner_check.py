@@ -12,12 +12,12 @@ from tasks.model_check import check
 from tasks.model_check.comparison import FLOAT32, TIMES_PLAIN, ModelCheckError, compute_difference
 from tasks.model_check.learner import ADAPTER, INITIAL_ADAPTER, LearnerCheck
 from tasks.model_check.options import CheckedOptions
+from tasks.recipe.learner import LearnerConfig, LoraConfig
 from tasks.storage.model_folder import ModelError
 from tasks.training.learner import policy
 from tasks.training.learner.adapter import WEIGHTS
 from tasks.training.learner.architecture import LogitsShape
 from tasks.training.learner.policy import Policy
-from tasks.training.options.learner import LearnerConfig, LoraConfig
 from tests.model_check.families import FAMILIES, TOKENS, build, built_once
 
 AGREEMENT = 1e-4

@@ -5,9 +5,9 @@ import torch
 
 from tasks.model_check.options import CheckedOptions
 from tasks.model_check.own_functions import check_own_functions
-from tasks.training.objective.own_functions import OwnFunctionError
-from tasks.training.objective.segments import mean_per_sequence
-from tasks.training.options.run import TrainingConfig
+from tasks.objective.own_functions import OwnFunctionError
+from tasks.objective.segments import mean_per_sequence
+from tasks.recipe.run import TrainingConfig
 
 OWN = "tests.training.own_objective."
 

@@ -12,8 +12,8 @@ from tasks.model_check.forward import restore_own_functions
 from tasks.model_check.groups import LAYER, split_into_groups
 from tasks.model_check.learner import LearnerCheck
 from tasks.model_check.renewal import compute_correlation, compute_least_correlation, find_old_group
+from tasks.recipe.learner import LoraConfig
 from tasks.training.learner.packing import Sequence
-from tasks.training.options.learner import LoraConfig
 from tests.model_check.families import TOKENS, build
 
 MODELS = {

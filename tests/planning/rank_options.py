@@ -1,6 +1,6 @@
 """Options of a learner rank whose memory tests compute, by short names."""
 
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 
 
 def rank_options(*, reference=False, following=False, frozen=False, offload_optimizer=False, **options):

@@ -19,13 +19,13 @@ from tasks.planning.measured import MeasuredError, WeightRates, read_measured_ra
 from tasks.planning.plan import Machines, Plan, Prompts, _estimate_engine, find_best_split, plan
 from tasks.planning.plan_table import PUBLISHED
 from tasks.planning.simulated_actors import estimate_mean_context
+from tasks.recipe.learner import DenseAttentionError
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing import roofline
+from tasks.sizing.gpu_memory_fit import PlanError, find_fitting_placements, set_adapter
+from tasks.sizing.rank_memory import estimate_learner_memory
+from tasks.sizing.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tasks.statistics.assumptions import estimate_detectable_gain
-from tasks.training.options.learner import DenseAttentionError
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing import roofline
-from tasks.training.sizing.gpu_memory_fit import PlanError, find_fitting_placements, set_adapter
-from tasks.training.sizing.rank_memory import estimate_learner_memory
-from tasks.training.sizing.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
 from tests.planning.rank_options import rank_options
 

@@ -13,13 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
 
+from tasks.sizing.rank_memory import estimate_learner_memory
+from tasks.sizing.roofline import Architecture, Experts
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.logits import Blocks
 from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import register_attention
 from tasks.training.learner.varlen import Bounds
-from tasks.training.sizing.rank_memory import estimate_learner_memory
-from tasks.training.sizing.roofline import Architecture, Experts
 from tests.planning.rank_options import rank_options
 
 DENSE = Architecture(16, 2048, 8192, 16, 4, 128, 32_768, attention_bias=True)

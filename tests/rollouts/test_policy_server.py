@@ -12,8 +12,8 @@ from tasks.evaluation.spec import EvaluationSpec, check_server
 from tasks.failures import MistakeError
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError
+from tasks.recipe.run import TrainingConfig
 from tasks.rollouts.policy_server import open_server
-from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.chat.config import JudgeConfig, ServerConfig
 from tasks.verifiers.chat.server import serve
 from tests.generation.conftest import CONTEXT

@@ -10,8 +10,8 @@ import s3fs
 from gcsfs.retry import HttpError, validate_response
 
 from tasks.failures import find_infrastructure_cause
-from tasks.records.remote_store import RunStore, StoreError
 from tasks.storage.access import AccessError
+from tasks.training.records.remote_store import RunStore, StoreError
 from tests.object_store import BUCKET, KEYS, object_store
 
 PLACE = f"s3://{BUCKET}/rlvr-runs/abc"

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from tasks.generation.environment_spec import EnvironmentSpec
-from tasks.records.response_files import TRAINING_ROLLOUTS
+from tasks.recipe.run import TrainingConfig
 from tasks.tables.parquet import read_table
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tests.training.driven import check_groups, metrics, run
 from tests.training.mixtures import HAS_AN_E, mixture
 from tests.training.processes import role

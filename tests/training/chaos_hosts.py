@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tasks.machine.groups import ACTORS, LEARNER
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tests.paths import ROOT
 from tests.training.driven import check_groups, metrics
 from tests.training.hosts import Hosts, missing

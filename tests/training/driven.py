@@ -11,9 +11,9 @@ from collections import Counter
 
 import psutil
 
-from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.training.run import RunInputs, train
 
 EXIT_SECONDS = 30

@@ -10,8 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.records.run_storage import open_run_storage
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
+from tasks.training.records.run_storage import open_run_storage
 from tasks.training.run import RunInputs, train
 
 STEP_SECONDS = 1.0

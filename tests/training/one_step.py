@@ -123,7 +123,7 @@ def watch(record):
     def recorded_loss(*arguments):
         way = [*callers(), *record.remote_call]
         way = way[: way.index("tasks/training/control/controller.py _train") + 1]
-        record.calls = [*reversed(way), "tasks/training/objective/loss.py policy_loss"]
+        record.calls = [*reversed(way), "tasks/objective/loss.py policy_loss"]
         return loss(*arguments)
 
     Controller._train, RestartingLearner.step, trainer.policy_loss = recorded_train, recorded_step, recorded_loss

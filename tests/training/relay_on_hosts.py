@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from tasks.cluster.nodes import list_living_nodes
-from tasks.cluster.relay import RelayNodes
 from tasks.storage.durable import write_whole
 from tasks.training.actors.relayed_weights import RelayedWeights
+from tasks.training.cluster.nodes import list_living_nodes
+from tasks.training.cluster.relay import RelayNodes
 from tasks.training.runtime.timeouts import NO_LIMIT
 
 POLL_SECONDS = 0.02

@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER
-from tasks.training.options.run import TrainingConfig
 from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 from tests.training.processes import SHARED, held_by_tree

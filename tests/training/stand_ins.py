@@ -18,13 +18,8 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion, EngineStatistics, VersionSpan, WeightUpdate
 from tasks.planning.virtual_clock import run_in_virtual_time
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.identity import run_setup
-from tasks.records.journal import Journal, cut_back_records
-from tasks.records.ledger import Ledger
-from tasks.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
-from tasks.records.run_state import RunState
-from tasks.records.saved_groups import load_groups
+from tasks.recipe.objective import ShapingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.tensor_digest import Contents
 from tasks.tables.parquet import read_table
 from tasks.training.actors.rewards import JudgementError
@@ -39,8 +34,13 @@ from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import RestartingLearner
-from tasks.training.options.objective import ShapingConfig
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import run_setup
+from tasks.training.records.journal import Journal, cut_back_records
+from tasks.training.records.ledger import Ledger
+from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
+from tasks.training.records.run_state import RunState
+from tasks.training.records.saved_groups import load_groups
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.verifiers import Score
 

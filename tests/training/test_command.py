@@ -13,13 +13,13 @@ from tasks.inputs.files import DataFile, load_quickstart
 from tasks.inputs.overrides import with_overrides
 from tasks.machine.resources import Machine
 from tasks.model_check.comparison import Difference, ModelCheckError
-from tasks.records.identity import run_name
-from tasks.records.run_state import OtherRunError
+from tasks.recipe.run import ValidationConfig
 from tasks.storage.lease import RunInUseError
 from tasks.storage.outputs import require_idle
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
-from tasks.training.options.run import ValidationConfig
+from tasks.training.records.identity import run_name
+from tasks.training.records.run_state import OtherRunError
 from tasks.training.run_attempt import step_note
 from tests.training.mixtures import mixture
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 

@@ -6,9 +6,9 @@ import signal
 import numpy as np
 import pytest
 
-from tasks.records.response_files import TRAINING_ROLLOUTS
+from tasks.recipe.run import TrainingConfig
 from tasks.tables.parquet import read_table
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tests.training.driven import LEARNER, check_groups, metrics, run
 from tests.training.mixtures import mixture
 

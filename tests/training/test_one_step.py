@@ -13,7 +13,7 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.engine
 
 MOST_FILES, MOST_CALLS = 22, 7
-OPTIONS = "tasks/training/options/"
+RECIPE = "tasks/recipe/"
 """What the page leaves out."""
 
 
@@ -38,14 +38,14 @@ def test_the_page_lists_the_files_of_a_step_in_the_order_in_which_it_enters_them
     listed = re.findall(r"^\d+\. `([\w/]+\.py)`: ", section, re.MULTILINE)
     folders = (ROOT / "tasks" / "training", ROOT / "tasks")
     paths = [next(folder / name for folder in folders if (folder / name).exists()) for name in listed]
-    entered = [file for file in recorded["files"] if not file.startswith(OPTIONS)]
+    entered = [file for file in recorded["files"] if not file.startswith(RECIPE)]
     assert [str(path.relative_to(ROOT)) for path in paths] == entered
     assert len(listed) <= MOST_FILES
-    assert "`options/`" in section
+    assert "`recipe/`" in section
 
 
 def test_few_calls_lead_from_the_controller_to_the_loss(recorded):
     first, *calls = recorded["calls"]
     assert first == "tasks/training/control/controller.py _train"
-    assert calls[-1] == "tasks/training/objective/loss.py policy_loss"
+    assert calls[-1] == "tasks/objective/loss.py policy_loss"
     assert len(calls) <= MOST_CALLS, calls

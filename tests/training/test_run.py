@@ -10,13 +10,13 @@ from contextlib import nullcontext
 import pytest
 
 from tasks.charts.panels import PANELS
-from tasks.cluster.processes import ResourceError, check_resources
 from tasks.generation.config import SamplingConfig
-from tasks.records.response_files import TRAINING_ROLLOUTS
+from tasks.recipe.learner import DenseAttentionError, LoraConfig
+from tasks.recipe.run import TrainingConfig, ValidationConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, MIXTURE
-from tasks.training.options.learner import DenseAttentionError, LoraConfig
-from tasks.training.options.run import TrainingConfig, ValidationConfig
+from tasks.training.cluster.processes import ResourceError, check_resources
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.training.run import RunInputs, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, LOG, metrics, run

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion
+from tasks.recipe.run import RewardsConfig
 from tasks.rollouts.judged_by import JudgedBy
 from tasks.rollouts.rollout_cache import RolloutCache
 from tasks.rollouts.sample_and_score import sample_and_score
@@ -17,7 +18,6 @@ from tasks.rollouts.sampling_loop import Workload, tokenize_prompts
 from tasks.tables.parquet import build_table
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 from tasks.training.actors.rewards import RayJudge, RewardProcess
-from tasks.training.options.run import RewardsConfig
 from tasks.verifiers import VerifiersConfig, collect_verifiers, verify
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 

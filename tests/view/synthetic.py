@@ -4,9 +4,9 @@ import json
 
 import pyarrow as pa
 
-from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.parquet import write_table
 from tasks.tables.schemas import EVALUATION, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS, PROMPTS, ROLLOUTS
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 
 HOSTILE = "<script>alert(1)</script> ![x](http://remote.example/a.png) \x1b[31mred\x1b[0m \x00 [a](javascript:alert(2))"
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.schemas import PROMPTS
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.view.child import PromptTables, make_samples
 from tasks.view.responses import find_responses
 from tasks.view.selection import select

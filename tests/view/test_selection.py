@@ -5,8 +5,8 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.response_files import TRAINING_ROLLOUTS
 from tasks.tables.schemas import EVALUATION_ROLLOUTS
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.view import selection
 from tasks.view.responses import ViewError, find_responses, read_rows
 from tasks.view.selection import select

@@ -13,7 +13,7 @@ from tasks.config.loading import SpecError
 from tasks.generation.models import ModelError
 from tasks.inputs.files import DataFile, Recipe, load_quickstart
 from tasks.inputs.preflight import check, find_longest_prompt
-from tasks.training.options.prompts import CurriculumConfig, PromptsConfig
+from tasks.recipe.prompts import CurriculumConfig, PromptsConfig
 
 
 def data(**changes) -> DataFile:

@@ -16,10 +16,10 @@ from tasks.difficulty.spec import Variant
 from tasks.flyte.local_cache import CacheError
 from tasks.inputs.files import load_quickstart
 from tasks.kubernetes.pods import PodConfig
+from tasks.recipe.learner import OptimizerConfig
 from tasks.sourcing import loaders, prompts
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import COMPARED, GRADED, ROLLOUTS, SET_ASIDE
-from tasks.training.options.learner import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
 

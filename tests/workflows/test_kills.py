@@ -14,9 +14,9 @@ import pytest
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
+from tasks.recipe.run import TrainingConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, StageSummary
-from tasks.training.options.run import TrainingConfig
 from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture
 from tests.workflows.containers import files_of, literals, python

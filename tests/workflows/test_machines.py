@@ -5,7 +5,6 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 from google.protobuf.json_format import MessageToDict
 
-from tasks.cluster.pods import check_judge_gpus
 from tasks.cluster_check.task import check_machines
 from tasks.config.loading import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, load_quickstart
@@ -19,6 +18,7 @@ from tasks.inputs.pinning import (
 )
 from tasks.kubernetes.pod_templates import SHARED_MEMORY
 from tasks.kubernetes.pods import PodConfig
+from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from tests.workflows.jobs import literals, run

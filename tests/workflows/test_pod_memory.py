@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.cluster.pods import build_controller_pod
 from tasks.inputs.disk_needs import measure_stored_models
 from tasks.inputs.files import load_quickstart
 from tasks.inputs.memory_needs import estimate_training_needs
+from tasks.training.cluster.pods import build_controller_pod
 from tests import pod
 from tests.object_store import object_store
 from tests.paths import ROOT

@@ -12,11 +12,11 @@ from flytekit import Resources
 from flytekit.configuration import Image, ImageConfig, SerializationSettings
 from google.protobuf.json_format import MessageToDict
 
-from tasks.cluster.pods import ray_job
 from tasks.config.loading import load_yaml
 from tasks.flyte.cache_policy import BACKENDS_ALONE
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.tables.schemas import StageSummary
+from tasks.training.cluster.pods import ray_job
 from tasks.training.task import train_policy
 from tests import image_environment
 from tests.flyte.admin_stand_in import FILES, as_json, console_form, values

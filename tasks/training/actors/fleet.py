@@ -26,6 +26,7 @@ from tasks.generation.interface import (
     sample_seed,
 )
 from tasks.machine.memory_limit import MemoryLimitError, find_shortage
+from tasks.recipe.run import TrainingConfig
 from tasks.training.actors.episodes import RunServices, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
@@ -35,7 +36,6 @@ from tasks.training.actors.updates import WeightUpdates
 from tasks.training.actors.weights import Weights
 from tasks.training.groups.group import Group, Prompt, Sample, Stage
 from tasks.training.groups.window import Window
-from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.timeouts import Limit, run_until_first_ends, wait_within
 

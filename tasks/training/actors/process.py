@@ -22,9 +22,9 @@ from tasks.generation.interface import (
 from tasks.machine.memory_limit import ShortOfMemoryError
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import describe_free_resources
+from tasks.recipe.run import ActorsConfig, TrainingConfig
 from tasks.training.actors.broadcast import RelayError
 from tasks.training.learner.adapter import describe_adapter
-from tasks.training.options.run import ActorsConfig, TrainingConfig
 from tasks.training.runtime.ray_calls import result_of
 from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within
 

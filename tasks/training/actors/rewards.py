@@ -16,9 +16,9 @@ from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.generation.interface import Completion
 from tasks.machine.ray_memory import RayMemory
 from tasks.machine.resources import process_cores
+from tasks.recipe.run import RewardsConfig
 from tasks.tables.schemas import Message
 from tasks.training.groups.group import Prompt
-from tasks.training.options.run import RewardsConfig
 from tasks.training.runtime.ray_calls import result_of
 from tasks.verifiers import Score, VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.calls import Response

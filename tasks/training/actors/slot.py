@@ -20,11 +20,11 @@ from collections.abc import Set
 from enum import Enum
 
 from tasks.generation.interface import Completion, EngineStatistics
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.concurrency import Concurrency
 from tasks.training.actors.decoding import Decoding
 from tasks.training.actors.process import Actor
 from tasks.training.groups.group import Group, Sample
-from tasks.training.options.run import ActorsConfig
 from tasks.training.runtime.restart_budget import RestartBudget
 
 MAX_BACK_OFF = 60.0

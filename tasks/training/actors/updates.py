@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.recipe.run import TrainingConfig
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.actors.weights import Weights
-from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.timeouts import Limit, run_until_first_ends, wait_within
 

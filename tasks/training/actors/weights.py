@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.sizing.pod_sizes import VERSIONS
 from tasks.storage.lease import RunInUseError
 from tasks.storage.model_folder import count_weight_bytes
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
 from tasks.training.runtime.timeouts import NO_LIMIT, Limit, wait_within
-from tasks.training.sizing.pod_sizes import VERSIONS
 
 logger = logging.getLogger(__name__)
 

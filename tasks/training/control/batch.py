@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tasks.generation.interface import Completion, Piece
-from tasks.records.kept_tokens import TrainedTokens, is_kept
+from tasks.recipe.objective import ObjectiveConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
-from tasks.training.options.objective import ObjectiveConfig
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.kept_tokens import TrainedTokens, is_kept
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ async def _compute_distances(
     sequences: list[TokenSequence], learner: RestartingLearner, config: TrainingConfig
 ) -> list[float]:
     """Return the KL divergence of every sequence from the reference policy, in nats."""
-    from tasks.training.objective.kl import estimate_response_kl
+    from tasks.objective.kl import estimate_response_kl
 
     old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
@@ -286,7 +286,7 @@ def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: Tra
     """
     import torch
 
-    from tasks.training.objective.advantages import compute_advantages, normalize_then_sum
+    from tasks.objective.advantages import compute_advantages, normalize_then_sum
 
     rewards, present = collect_rewards(batch, penalties)
     if config.objective.reward_aggregation == "normalize_then_sum":

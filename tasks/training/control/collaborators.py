@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.journal import Metrics
-from tasks.records.ledger import Ledger
 from tasks.training.actors.fleet import FleetCollaborators
 from tasks.training.control.batch import Advantages, advantages
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.journal import Metrics
+from tasks.training.records.ledger import Ledger
 from tasks.training.telemetry.machine_use import MachineUse
 
 

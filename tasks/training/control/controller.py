@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import InfrastructureError, MistakeError
-from tasks.records.checkpoint import Checkpoints, is_due
-from tasks.records.identity import run_setup
-from tasks.records.response_files import print_responses
-from tasks.records.run_state import RunState
-from tasks.records.saved_groups import load_groups, make_groups_table
+from tasks.recipe.learner import learning_rate
+from tasks.recipe.prompts import ActiveResampling, DynamicResampling, NoResampling
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.durable import write_whole_in_threads
 from tasks.training.control.batch import train_batch
 from tasks.training.control.collaborators import Collaborators
@@ -42,9 +40,11 @@ from tasks.training.control.validation import Validation, find_superseded_polici
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.restartable import NotFiniteError
-from tasks.training.options.learner import learning_rate
-from tasks.training.options.prompts import ActiveResampling, DynamicResampling, NoResampling
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints, is_due
+from tasks.training.records.identity import run_setup
+from tasks.training.records.response_files import print_responses
+from tasks.training.records.run_state import RunState
+from tasks.training.records.saved_groups import load_groups, make_groups_table
 from tasks.training.runtime.timeouts import Limit, cancel, wait_with_status, wait_within
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import compute_batch_metrics

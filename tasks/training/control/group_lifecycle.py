@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tasks.generation.interface import Completion, WeightUpdate
-from tasks.records.kept_tokens import TrainedTokens
-from tasks.records.ledger import Fate
+from tasks.objective.rounding import are_equal
+from tasks.recipe.prompts import DynamicResampling
+from tasks.recipe.run import TrainingConfig
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.rewards import MIN_JUDGED, judge_response
 from tasks.training.control.collaborators import Collaborators
@@ -29,9 +30,8 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
-from tasks.training.objective.rounding import are_equal
-from tasks.training.options.prompts import DynamicResampling
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.kept_tokens import TrainedTokens
+from tasks.training.records.ledger import Fate
 from tasks.training.runtime.timeouts import cancel, run_until_first_ends
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.verifiers.function_watch import FunctionWatch

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.generation.interface import Completion
+from tasks.recipe.objective import ObjectiveConfig
+from tasks.recipe.own import OwnAdvantage, RewardBatch
+from tasks.recipe.run import TrainingConfig
 from tasks.training.control.batch import Advantage, Advantages, advantages, collect_rewards, pad_rows
 from tasks.training.groups.group import JudgedGroup, JudgedSample
-from tasks.training.options.objective import ObjectiveConfig
-from tasks.training.options.own import OwnAdvantage, RewardBatch
-from tasks.training.options.run import TrainingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ def resolve_advantages(objective: ObjectiveConfig) -> Advantages:
     Raises:
         OwnFunctionError: it cannot be loaded; or later, when it is called, it fails or returns something else.
     """
-    from tasks.training.objective.own_functions import OwnEstimator
+    from tasks.objective.own_functions import OwnEstimator
 
     if not isinstance(objective.advantage, OwnAdvantage):
         return advantages

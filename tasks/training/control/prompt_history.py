@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.training.options.prompts import PromptsConfig
+from tasks.recipe.prompts import PromptsConfig
 
 
 class PromptHistory:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.failures import MistakeError
+from tasks.recipe.prompts import CurriculumConfig, PromptsConfig
 from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.groups.group import Prompt
-from tasks.training.options.prompts import CurriculumConfig, PromptsConfig
 
 DEFAULT_OPTIONS = PromptsConfig()
 """Options that do not change the mixture's order."""

@@ -15,12 +15,12 @@ from tasks.config.cache_keys import non_default_options
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
 from tasks.generation.benchmark_sampling import AskedBenchmark
+from tasks.recipe.run import TrainingConfig
 from tasks.rollouts.judging import split_judgeable
 from tasks.storage.model_folder import convert_load_errors
 from tasks.tables.schemas import json_digest
 from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
-from tasks.training.options.run import TrainingConfig
 from tasks.verifiers import VerifiersConfig
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
+from tasks.recipe.run import TrainingConfig, ValidationConfig
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.rewards import judge_group, judge_response, make_scorer
@@ -22,7 +23,6 @@ from tasks.training.actors.slot import ActorSlot
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
-from tasks.training.options.run import TrainingConfig, ValidationConfig
 from tasks.training.runtime.timeouts import cancel
 from tasks.verifiers import stated_answer
 from tasks.verifiers.equal_answers import group_equal_answers

@@ -30,10 +30,10 @@ import pyarrow as pa
 from tasks.generation import chat_template
 from tasks.generation.environment_spec import EnvironmentSpec
 from tasks.generation.interface import Completion
+from tasks.objective import compute_shaped_reward
+from tasks.objective.rounding import are_equal
+from tasks.recipe.objective import ObjectiveConfig, ShapingConfig
 from tasks.tables.schemas import Message
-from tasks.training.objective import compute_shaped_reward
-from tasks.training.objective.rounding import are_equal
-from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Reward, Score
 
 

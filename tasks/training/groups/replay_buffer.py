@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from tasks.recipe.prompts import ReplayConfig
 from tasks.training.groups.group import JudgedGroup
-from tasks.training.options.prompts import ReplayConfig
 
 Priority: TypeAlias = tuple[int, float, int]
 """Priority of a group in the buffer. The largest is replayed first, and the smallest is discarded first."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from tasks.failures import MistakeError
 from tasks.generation.interface import ServedAdapter
+from tasks.recipe.learner import LoraConfig
 from tasks.storage.durable import write_whole
 from tasks.storage.tensor_digest import Contents, compute_contents
-from tasks.training.options.learner import LoraConfig
 
 if TYPE_CHECKING:
     import peft

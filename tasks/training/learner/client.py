@@ -17,6 +17,9 @@ import numpy as np
 from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.machine.memory_limit import MemoryLimitError
 from tasks.machine.ray_memory import RayMemory
+from tasks.objective.own_functions import OwnFunctionError
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import Architecture, compute_flops_utilization, compute_tokens_before, find_gpu
 from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.storage.tensor_digest import Contents
 from tasks.training.learner.checkpoint_shards import ShardUploadError
@@ -26,10 +29,7 @@ from tasks.training.learner.rank_errors import is_of_communication, is_of_device
 from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.learner.ranks_start import RanksStart
 from tasks.training.learner.row_cost import TOKENS
-from tasks.training.objective.own_functions import OwnFunctionError
-from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.timeouts import Limit, wait_within
-from tasks.training.sizing.roofline import Architecture, compute_flops_utilization, compute_tokens_before, find_gpu
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -95,7 +95,7 @@ class StepReport:
         over updates, and the MFU over time. Every other metric is a mean over tokens, and is weighted by the tokens of
         each update.
         """
-        from tasks.training.objective.metrics import MAXIMA, TOTALS
+        from tasks.objective.metrics import MAXIMA, TOTALS
 
         joined = {name: [update.metrics[name] for update in updates] for name in updates[0].metrics}
         tokens = joined["num_tokens"] if any(joined["num_tokens"]) else [1.0] * len(updates)
@@ -240,7 +240,7 @@ class RayLearner:
         await self.start()
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        from tasks.training.objective.metrics import summarize
+        from tasks.objective.metrics import summarize
 
         micro_batches = await self._pack(sequences)
         shares = zip(self._ranks, micro_batches, strict=True)

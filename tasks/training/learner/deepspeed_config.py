@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.config.loading import merge
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 
 
 def make_deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:

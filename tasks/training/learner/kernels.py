@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from tasks.failures import MistakeError
+from tasks.recipe.learner import LearnerConfig, check_dense_attention
 from tasks.training.learner import flash_attention
 from tasks.training.learner.fused_layers import fuse
 from tasks.training.learner.policy import Policy
-from tasks.training.options.learner import LearnerConfig, check_dense_attention
 
 
 def check_kernels(policy: Policy, options: LearnerConfig) -> None:

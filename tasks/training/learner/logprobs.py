@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from tasks.recipe.learner import CHUNK_ON_CPU
 from tasks.training.learner import liger, logits
 from tasks.training.learner.logits import Blocks, Shape, prepare_for_device
-from tasks.training.options.learner import CHUNK_ON_CPU
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx

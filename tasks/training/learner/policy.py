@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from tasks.recipe.learner import CHUNK_ON_CPU, LoraConfig
 from tasks.storage.model_folder import ModelError, convert_load_errors
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
@@ -29,7 +30,6 @@ from tasks.training.learner.packing import RowOptions
 from tasks.training.learner.routing import RouteReplay
 from tasks.training.learner.row_cost import RowCost
 from tasks.training.learner.sharding import gather_experts_together, load_sharded, restore_buffers
-from tasks.training.options.learner import CHUNK_ON_CPU, LoraConfig
 
 DENSE = "sdpa"
 """Name of torch's attention. transformers passes it a mask `[T, T]` of a packed row."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tasks.machine.large_imports import large_imports
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import WEIGHT, find_architecture
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import WEIGHT, find_architecture
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

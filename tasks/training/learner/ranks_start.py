@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from tasks.machine.resources import describe_free_resources
-from tasks.training.options.learner import LearnerConfig
+from tasks.recipe.learner import LearnerConfig
 
 IMPORT_SECONDS = 240.0
 """Seconds that the imports of torch and DeepSpeed take on a busy laptop. Until then it is not known

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import MistakeError
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.checkpoint_shards import ShardUploadError
 from tasks.training.learner.client import Learner, LearnerLostError, StepReport, WrittenWeights
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tasks.training.runtime.restart_budget import RestartBudget
 from tasks.training.runtime.timeouts import Limit, wait_with_status, wait_within

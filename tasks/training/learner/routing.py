@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tasks.training.options.routing_replay import check_model_type
+from tasks.recipe.routing_replay import check_model_type
 
 LAYER = re.compile(r"\.layers\.(\d+)\.")
 """The number of a layer in the name of a module."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.training.sizing.roofline import Architecture
+from tasks.sizing.roofline import Architecture
 
 
 @dataclass(frozen=True)

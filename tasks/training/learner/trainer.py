@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tasks.machine import precision
+from tasks.objective import LossInputs, policy_loss
+from tasks.objective.own_functions import load_own_loss
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.durable import convert_write_errors
 from tasks.storage.stored_files import StoredFile
 from tasks.storage.tensor_digest import NOTHING, Contents
@@ -36,9 +39,6 @@ from tasks.training.learner.sharding import get_whole_shape, split_by_layer
 from tasks.training.learner.universal import TAG, make_universal_path
 from tasks.training.learner.weight_buffers import Layout, WeightBuffers
 from tasks.training.learner.weight_files import copy_all_but_weights, copy_permissions
-from tasks.training.objective import LossInputs, policy_loss
-from tasks.training.objective.own_functions import load_own_loss
-from tasks.training.options.run import TrainingConfig
 
 SHARD = "5GB"
 """Maximum size of a safetensors file of an exported policy."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tasks.config.loading import Config, read_yaml
-from tasks.training.options.alarms import AlarmsConfig
+from tasks.recipe.alarms import AlarmsConfig
 
 logger = logging.getLogger(__name__)
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from tasks.kubernetes.pods import CORES_A_GPU
-from tasks.training.actors.decoding import Decoding
-from tasks.training.actors.slot import ActorSlot
-from tasks.training.groups.group import JudgedGroup
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import (
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import (
     Architecture,
     compute_bandwidth_utilization,
     compute_tokens_before,
     find_gpu,
 )
+from tasks.training.actors.decoding import Decoding
+from tasks.training.actors.slot import ActorSlot
+from tasks.training.groups.group import JudgedGroup
 from tasks.verifiers.registry import CHAT, REWARD_MODEL
 
 QUANTIZED = ("quantization", "kv_cache_dtype")

@@ -5,8 +5,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from tasks.cluster.relay import RelayProcess
 from tasks.training.actors.broadcast import RelayError
+from tasks.training.cluster.relay import RelayProcess
 
 TICK_SECONDS = 0.1
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tasks.recipe.run import ActorsConfig
 from tasks.storage.tensor_digest import NOTHING, Contents
 from tasks.training.actors.process import ActorLostError
-from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import Run, ScriptedActor, always, config, prompts
 
 ARRIVALS = {

@@ -7,8 +7,8 @@ import pytest
 
 from tasks.planning.simulated_actors import ClockActor, ClockLearner, EngineClock, make_length_sampler
 from tasks.planning.simulated_run import Workload, simulate
+from tasks.recipe.run import TrainingConfig
 from tasks.training.actors.concurrency import Concurrency
-from tasks.training.options.run import TrainingConfig
 
 
 def test_without_preemptions_an_engine_is_given_all_that_it_runs():

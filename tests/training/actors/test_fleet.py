@@ -15,8 +15,8 @@ from tasks.planning.simulated_actors import (
 )
 from tasks.planning.simulated_run import Workload, simulate
 from tasks.planning.virtual_clock import NothingToDoError, run_in_virtual_time
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import GPUS, KNOWN, compute_bandwidth_utilization
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import GPUS, KNOWN, compute_bandwidth_utilization
 from tests.bench import rungs
 
 ENGINE = EngineClock(step_seconds=0.01, max_num_seqs=16)

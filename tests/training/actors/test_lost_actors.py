@@ -7,8 +7,8 @@ import pytest
 
 from tasks.generation.interface import EngineStatistics, RequestRefusedError
 from tasks.machine.memory_limit import MemoryLimitError, ShortOfMemoryError
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.process import ActorLostError
-from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import Run, ScriptedActor, config, ids, never, numbers, prompts, settle
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tasks.recipe.run import ActorsConfig, TrainingConfig
 from tasks.training.actors.broadcast import RelayError
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
-from tasks.training.options.run import ActorsConfig, TrainingConfig
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +40,7 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
 def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     import ray
 
-    from tasks.cluster import processes
+    from tasks.training.cluster import processes
 
     seeds = []
     monkeypatch.setattr(ray, "cluster_resources", dict)
@@ -57,8 +57,8 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
 def test_an_engine_starts_with_the_head_of_the_recipe(monkeypatch, tmp_path, head_dtype):
     import ray
 
-    from tasks.cluster import processes
     from tasks.training.actors.process import Engine
+    from tasks.training.cluster import processes
 
     class AtHome:
         """Stands for Ray, and creates actors in this process."""
@@ -85,7 +85,7 @@ def test_an_engine_starts_with_the_head_of_the_recipe(monkeypatch, tmp_path, hea
 def test_a_replaced_engine_gets_the_kv_cache_size_of_the_first(monkeypatch, tmp_path, placement):
     import ray
 
-    from tasks.cluster import processes
+    from tasks.training.cluster import processes
 
     class Handle:
         """A handle of an actor, whose engine has a KV cache of `size` bytes."""

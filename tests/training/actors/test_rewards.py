@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tasks.planning.virtual_clock import run_in_virtual_time
+from tasks.recipe.run import RewardsConfig
 from tasks.training.actors.rewards import JudgementError, RayJudge, RewardProcess
-from tasks.training.options.run import RewardsConfig
 from tasks.verifiers import Score, VerifiersConfig
 from tasks.verifiers.scores import FunctionFailure
 

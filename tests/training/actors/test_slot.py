@@ -6,9 +6,9 @@ import pytest
 
 from tasks.generation.interface import EngineStatistics
 from tasks.planning.virtual_clock import run_in_virtual_time
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.slot import MAX_BACK_OFF, ActorSlot, SlotState
 from tasks.training.groups.group import Group
-from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import ScriptedActor, always, prompts
 
 ACTOR = ScriptedActor(always("right"))

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from tasks.recipe.run import ActorsConfig
 from tasks.training.control.controller import NoSignalError
 from tasks.training.learner.client import StepReport
-from tasks.training.options.run import ActorsConfig
 from tasks.training.runtime.timeouts import StalledError
 from tests.training.stand_ins import (
     LOGPROB,

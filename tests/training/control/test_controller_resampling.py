@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.process import ActorLostError
 from tasks.training.control.controller import NoSignalError
-from tasks.training.options.run import ActorsConfig
 from tests.training.stand_ins import (
     RecordingLearner,
     Run,

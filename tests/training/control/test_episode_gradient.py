@@ -14,12 +14,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
+from tasks.objective import LossInputs, policy_loss
+from tasks.recipe.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.control.batch import advantages, responses, train_batch
 from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import pack
-from tasks.training.objective import LossInputs, policy_loss
-from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Score
 from tests.training.stand_ins import config, prompts
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tasks.generation.interface import EngineOptionsError, EngineStatistics
+from tasks.recipe.run import ActorsConfig
 from tasks.storage.tensor_digest import Contents
 from tasks.training.actors.fleet import Fleet, FleetCollaborators
 from tasks.training.actors.process import ActorLostError
@@ -15,7 +16,6 @@ from tasks.training.actors.weights import WeightStore
 from tasks.training.control.controller import LostGroupsError, NoSignalError
 from tasks.training.groups.window import Window
 from tasks.training.learner.client import WrittenWeights
-from tasks.training.options.run import ActorsConfig
 from tasks.training.runtime.timeouts import Limit, StalledError, wait_within
 from tests.training.stand_ins import (
     RecordingLearner,
@@ -321,7 +321,7 @@ def test_of_several_updates_on_a_batch_one_that_is_not_finite_is_left_out_and_co
 
 
 def test_a_disk_that_does_not_answer_ends_the_run_and_an_upload_that_is_slow_does_not(tmp_path, caplog, monkeypatch):
-    import tasks.records.checkpoint as module
+    import tasks.training.records.checkpoint as module
 
     async def slow(_self, _checkpoint, _superseded):
         await asyncio.sleep(500)

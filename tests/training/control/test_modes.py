@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.training.options.run import ActorsConfig
+from tasks.recipe.run import ActorsConfig
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
 

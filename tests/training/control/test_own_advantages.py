@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
+from tasks.recipe.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.control.batch import compute_spread, select_with_gradient, train_batch
 from tasks.training.control.own_advantages import make_reward_batch, resolve_advantages
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence, pack
-from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
 from tasks.verifiers import Reward, Score
 from tests.training.control.test_controller_resume import crashed_at_the_fourth_step
 from tests.training.control.test_episodes import run_of

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.failures import MistakeError
+from tasks.recipe.prompts import CurriculumConfig, PromptsConfig, RerollConfig
 from tasks.training.control.controller import NoPromptsLeftError
 from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.control.prompt_stream import PromptStream, sort_easy_to_hard
-from tasks.training.options.prompts import CurriculumConfig, PromptsConfig, RerollConfig
 from tests.training.stand_ins import Run, always, config, ids, prompts
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan
+from tasks.recipe.objective import ObjectiveConfig, ShapingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.control.batch import advantages
 from tasks.training.groups.group import Group, JudgedGroup, JudgedSample
-from tasks.training.options.objective import ObjectiveConfig, ShapingConfig
-from tasks.training.options.run import TrainingConfig
 from tasks.training.run import load_prompts
 from tasks.training.telemetry.step_metrics import StepCounters, compute_batch_metrics
 from tasks.verifiers import Reward, Score, VerifiersConfig

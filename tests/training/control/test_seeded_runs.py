@@ -13,12 +13,12 @@ from collections import Counter
 import pytest
 
 from tasks.generation.interface import EngineStatistics, RequestRefusedError
-from tasks.records.run_state import RunState
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.rewards import JudgementError
 from tasks.training.control.validation import split_validation
 from tasks.training.learner.client import LearnerLostError
-from tasks.training.options.run import ActorsConfig
+from tasks.training.records.run_state import RunState
 from tests.training.scripted_environments import ENVIRONMENT, FaultySession, episodes
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 

@@ -7,10 +7,10 @@ import pytest
 
 from tasks.failures import MistakeError
 from tasks.generation.config import SamplingConfig
+from tasks.recipe.run import ActorsConfig
 from tasks.training.actors.process import ActorLostError
 from tasks.training.control.validation import split_validation
 from tasks.training.control.validation_figures import Question
-from tasks.training.options.run import ActorsConfig
 from tasks.verifiers import registry
 from tasks.verifiers.scores import Reward
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, prompts, settle

@@ -6,11 +6,11 @@ import pytest
 from tasks.failures import MistakeError
 from tasks.generation.benchmark_sampling import AskedBenchmark
 from tasks.generation.config import SamplingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.rollouts.judging import RolloutError
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import MIXTURE, PROMPTS
 from tasks.training.control.questions import Benchmark, load_questions
-from tasks.training.options.run import TrainingConfig
 from tasks.verifiers import VerifiersConfig
 from tests.training.mixtures import mixture
 

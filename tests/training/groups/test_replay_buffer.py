@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.generation.interface import Completion, VersionSpan
-from tasks.records.ledger import Ledger
+from tasks.recipe.prompts import ReplayConfig
 from tasks.training.groups.group import Group, JudgedGroup, JudgedSample
 from tasks.training.groups.replay_buffer import ReplayBuffer
-from tasks.training.options.prompts import ReplayConfig
+from tasks.training.records.ledger import Ledger
 from tests.training.stand_ins import OLD_LOGPROB, RecordingLearner, Run, config, ids, numbers, prompts
 
 

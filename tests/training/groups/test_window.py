@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tasks.generation.interface import Completion, VersionSpan
+from tasks.recipe.objective import ShapingConfig
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.groups.window import Window
-from tasks.training.options.objective import ShapingConfig
 from tasks.verifiers import Score
 from tests.examples import examples
 from tests.training.stand_ins import prompts

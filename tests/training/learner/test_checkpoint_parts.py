@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.records.checkpoint import Checkpoints
-from tasks.records.identity import run_setup
-from tasks.records.remote_store import RunStore
-from tasks.records.run_state import RunState
-from tasks.records.saved_groups import make_groups_table
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.durable import WriteError
 from tasks.storage.stored_files import StoredFile, StoreError
 from tasks.training.learner.checkpoint_shards import LearnerShards, ShardUploadError
@@ -22,9 +18,13 @@ from tasks.training.learner.rank_files import RankFiles
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.row_cost import TOKENS
 from tasks.training.learner.universal import TAG, make_universal_path
-from tasks.training.options.run import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import run_setup
+from tasks.training.records.remote_store import RunStore
+from tasks.training.records.run_state import RunState
+from tasks.training.records.saved_groups import make_groups_table
 from tests.object_store import BUCKET, object_store
-from tests.records.test_remote_store import PLACE, connect
+from tests.training.records.test_remote_store import PLACE, connect
 
 pytestmark = pytest.mark.long
 

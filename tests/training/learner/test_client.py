@@ -7,12 +7,12 @@ import pytest
 import ray
 
 from tasks.machine.memory_limit import MemoryLimitError
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import KNOWN, Architecture
 from tasks.training.actors.broadcast import RelayError
 from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RankReport, RayLearner, StepReport
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.rank_files import RankFiles
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import KNOWN, Architecture
 from tests.training.stand_ins import never, run_in_virtual_time
 
 

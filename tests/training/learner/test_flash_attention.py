@@ -10,6 +10,8 @@ from torch.nn.attention import _fa4, current_flash_attention_impl
 from transformers import AutoConfig
 
 from tasks.failures import MistakeError
+from tasks.recipe.learner import LearnerConfig, check_attention
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner import flash_attention, varlen
 from tasks.training.learner.flash_attention import (
     VERSION,
@@ -20,8 +22,6 @@ from tasks.training.learner.flash_attention import (
     try_out,
 )
 from tasks.training.learner.trainer import Trainer
-from tasks.training.options.learner import LearnerConfig, check_attention
-from tasks.training.options.run import TrainingConfig
 
 CPU = torch.device("cpu")
 HEADS = Heads(queries=4, keys=2, sizes=frozenset({16}), windows=frozenset({True, False}), capped=False)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tasks.recipe.learner import LoraConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.logprobs import token_logprobs
 from tasks.training.learner.policy import Policy, make_layout_arguments
 from tasks.training.learner.trainer import Trainer
-from tasks.training.options.learner import LoraConfig
-from tasks.training.options.run import TrainingConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

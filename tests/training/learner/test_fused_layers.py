@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM
 from tasks.failures import MistakeError
 from tasks.model_check.comparison import ModelCheckError, compute_typical_error
 from tasks.model_check.learner import LearnerCheck
+from tasks.recipe.learner import LearnerConfig, LoraConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner import fused_layers
 from tasks.training.learner.exactness import is_as_exact
 from tasks.training.learner.fused_layers import MLPS, NORMS, ROTARY, fuse, switched_off
 from tasks.training.learner.policy import Policy
 from tasks.training.learner.trainer import Trainer
-from tasks.training.options.learner import LearnerConfig, LoraConfig
-from tasks.training.options.run import TrainingConfig
 from tests.model_check.families import TOKENS, VOCABULARY, built_once
 
 pytestmark = pytest.mark.usefixtures("one_thread")

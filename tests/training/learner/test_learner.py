@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.tensor_digest import compute_contents
 from tasks.training.control.batch import select_with_gradient
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.weight_files import BUFFERS
-from tasks.training.options.run import TrainingConfig
 from tests.model_check.families import build
 
 pytestmark = pytest.mark.engine

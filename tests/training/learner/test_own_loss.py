@@ -82,7 +82,7 @@ def test_a_function_that_repeats_ppo_gives_the_same_weights(learner, tmp_path, o
 
 
 def test_a_loss_that_fails_ends_the_run_with_its_sentence(learner):  # noqa: F811
-    from tasks.training.objective.own_functions import OwnFunctionError
+    from tasks.objective.own_functions import OwnFunctionError
 
     trainer = learner(objective={"surrogate": {"function": "tests.training.own_objective.averages"}})
     with pytest.raises(OwnFunctionError) as failed:

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tasks.objective import LossInputs, policy_loss
+from tasks.recipe.objective import ObjectiveConfig
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
-from tasks.training.objective import LossInputs, policy_loss
-from tasks.training.options.objective import ObjectiveConfig
 from tests.examples import examples
 
 PROPERTY = settings(deadline=None, max_examples=examples(100), derandomize=True)

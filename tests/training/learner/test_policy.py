@@ -6,14 +6,14 @@ from torch._dynamo.utils import counters
 from torch.autograd.graph import save_on_cpu
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tasks.recipe.learner import DenseAttentionError, LearnerConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner import attention, varlen
 from tasks.training.learner import policy as policy_module
 from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
 from tasks.training.learner.packing import Sequence, pack
 from tasks.training.learner.policy import DENSE, Policy, register_attention
 from tasks.training.learner.trainer import Trainer
-from tasks.training.options.learner import DenseAttentionError, LearnerConfig
-from tasks.training.options.run import TrainingConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

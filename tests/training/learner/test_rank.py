@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.rank import MARGIN, LearnerRank, compute_memory_share, group_timeout
-from tasks.training.options.run import TrainingConfig
 
 JOINED = """
 import socket
 
 import torch
 
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.rank import LearnerRank
 
 with socket.create_server(("127.0.0.1", 0)) as free:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from tasks.recipe.learner import LearnerConfig
 from tasks.training.learner import ranks_start
 from tasks.training.learner.ranks_start import IMPORT_SECONDS, RanksStart
-from tasks.training.options.learner import LearnerConfig
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from tasks.planning.virtual_clock import run_in_virtual_time
+from tasks.recipe.run import TrainingConfig
 from tasks.storage.tensor_digest import Contents
 from tasks.training.learner.client import LearnerLostError, StepReport, WrittenWeights
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import DivergedError, NotFiniteError, RestartingLearner
-from tasks.training.options.run import TrainingConfig
 from tasks.training.runtime.timeouts import StalledError
 from tests.training.stand_ins import Run, config, never, prompts
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.packing import Sequence, pack
-from tasks.training.options.run import TrainingConfig
 
 pytestmark = pytest.mark.engine
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.packing import Sequence
-from tasks.training.options.run import TrainingConfig
 from tests.model_check.families import build
 
 pytestmark = [pytest.mark.engine, pytest.mark.complete]

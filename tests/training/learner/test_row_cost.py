@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from tasks.sizing.roofline import KNOWN, Architecture
 from tasks.training.learner.packing import Sequence, pack
 from tasks.training.learner.policy import Policy
 from tasks.training.learner.row_cost import TOKENS, RowCost
-from tasks.training.sizing.roofline import KNOWN, Architecture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from tasks.recipe.run import TrainingConfig
 from tasks.training.learner.universal import ConversionError, convert, make_universal_path
-from tasks.training.options.run import TrainingConfig
 from tests.training.learner.test_learner import LORA, SEQUENCES
 
 pytestmark = pytest.mark.engine

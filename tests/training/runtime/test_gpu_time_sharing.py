@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tasks.planning.virtual_clock import run_in_virtual_time
+from tasks.recipe.learner import LoraConfig
 from tasks.training.actors.process import ActorLostError
 from tasks.training.learner.client import LearnerLostError
-from tasks.training.options.learner import LoraConfig
 from tasks.training.runtime.gpu_time_sharing import Turns
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, always, config, never, prompts
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.inputs.alarms_page import alarms_page
-from tasks.training.options.alarms import AlarmsConfig
+from tasks.recipe.alarms import AlarmsConfig
 from tasks.training.telemetry.alarms import ALARMS, REPEAT, Watch
 from tests.paths import ROOT
 from tests.training.stand_ins import Run, config, prompts

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.generation.interface import EngineStatistics
+from tasks.recipe.run import TrainingConfig
+from tasks.sizing.roofline import GPUS, KNOWN, find_gpu
 from tasks.training.actors.decoding import Decoding
-from tasks.training.options.run import TrainingConfig
-from tasks.training.sizing.roofline import GPUS, KNOWN, find_gpu
 from tasks.training.telemetry.machine_use import (
     MachineUse,
     compute_judging_cost,

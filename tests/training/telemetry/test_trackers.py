@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.training.options.run import TrainingConfig
+from tasks.recipe.run import TrainingConfig
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.trackers import TrackerError, check, follow_run
 from tests.training import driven

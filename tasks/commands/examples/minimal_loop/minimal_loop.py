@@ -30,8 +30,8 @@ from tasks.generation.models import ModelSpec, prepare_model
 from tasks.machine.precision import Auto, Dtype, resolve
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import has_gpu
-from tasks.training.objective import LossInputs, compute_advantages, policy_loss
-from tasks.training.options.objective import ObjectiveConfig
+from tasks.objective import LossInputs, compute_advantages, policy_loss
+from tasks.recipe.objective import ObjectiveConfig
 from tasks.verifiers import verify
 
 GROUPS, SAMPLES, TOKENS = 6, 8, 32
