@@ -21,7 +21,7 @@ RUN := $(RLVR) run
 IMAGES := data generation-none generation-cuda  # stages of images/Dockerfile that install packages
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-experiment test-images test-installed chaos chaos-hosts soak check lock image-digests reference pod-fields words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
+.PHONY: help environment demo demo-experiment demo-tools test test-fast test-all test-memory test-recipes test-mistakes test-experiment test-images test-installed chaos chaos-hosts soak check lock image-digests reference pod-fields words format bench gpu-check cluster-check bench-learning images register registry-is-named accelerator-is-known config-exists code-server prune clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do \
@@ -47,8 +47,12 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 	@$(PYTEST) -n 2 -m "not engine and not pipeline and not long and not complete"
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers; two hours
-	@RLVR_EXAMPLES=all $(PYTEST) -m "not table"
-	@$(MAKE) --no-print-directory test-recipes test-mistakes test-experiment
+	@RLVR_EXAMPLES=all $(PYTEST) -m "not separate"
+	@$(MAKE) --no-print-directory test-memory test-recipes test-mistakes test-experiment
+
+# Alone, because it needs the memory of a pod, and more for the bucket.
+test-memory: $(VENV)/.ready  ## the quickstart under the memory limit of its pod: 20 minutes
+	@$(BIN)/pytest tests/workflows/test_pod_memory.py
 
 test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, from its first row to the report: half an hour at most
 	@$(BIN)/pytest -n 2 --dist load tests/hub tests/workflows/test_shipped_files.py

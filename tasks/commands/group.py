@@ -57,7 +57,7 @@ def check_working_directory(folder: Path) -> None:
     for name in PACKAGES:
         for path, ours in ((folder / name, HOME / name), (folder / f"{name}.py", None)):
             is_package = path.is_file() if ours is None else (path / "__init__.py").is_file()
-            if is_package and path.resolve() != ours:
+            if is_package and (ours is None or not path.samefile(ours)):  # a checkout may be reached through a link
                 raise MistakeError(
                     f"{path} has the name of a package of rlvr-flyte, which is in {HOME}, and a run would import it "
                     "instead: rename it, or run in another folder"

@@ -65,10 +65,13 @@ def test_a_package_of_ours_name_in_the_working_directory_is_one_sentence(tmp_pat
         check_working_directory(tmp_path)
 
 
-def test_a_checkout_and_links_to_it_are_no_such_packages(tmp_path):
+def test_a_checkout_and_links_to_it_are_no_such_packages(tmp_path, monkeypatch):
     check_working_directory(ROOT)
     (tmp_path / "tasks").symlink_to(ROOT / "tasks")
     check_working_directory(tmp_path)
+    (tmp_path / "link").symlink_to(ROOT)
+    monkeypatch.setattr("tasks.commands.group.HOME", tmp_path / "link")  # as if Python had been told of the link
+    check_working_directory(ROOT)
 
 
 WORKFLOWS = [PIPELINE, *PARTS.values(), CLUSTER_CHECK]

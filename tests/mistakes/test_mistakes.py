@@ -36,7 +36,7 @@ def test_the_table_is_complete_and_its_sample_is_small():
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=() if case.sampled else (pytest.mark.complete, pytest.mark.table))
+        pytest.param(case, id=case.name, marks=() if case.sampled else (pytest.mark.complete, pytest.mark.separate))
         for case in CASES
     ],
 )

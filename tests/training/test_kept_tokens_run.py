@@ -19,8 +19,9 @@ RECIPE = {
     "groups_per_step": 2,
     "sampling": {"samples": 4, "max_tokens": 16},
     "optimizer": {"learning_rate": 1e-3},
-    "learner": {"cpu_threads": 1, "micro_batch_tokens": 144},
-    "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1}},
+    # bfloat16 on every processor, so that engine and learner differ
+    "learner": {"cpu_threads": 1, "micro_batch_tokens": 144, "dtype": "bfloat16"},
+    "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1, "dtype": "bfloat16"}},
     "checkpoint_every": 1,
     "stall_seconds": 240,
     "keep_tokens": 1,

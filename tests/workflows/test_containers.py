@@ -160,9 +160,9 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
             assert pq.read_table(file).num_rows > 0, name
             assert read_metadata(file)["image"] == IMAGE.format(RAN_IN.get(name, "data")), name
     kept = [name.split("/") for name in cluster.store.keys("rlvr-runs/")]
-    assert {parts[3].partition("-")[0] for parts in kept if parts[1] == "rollouts"} == {"responses", "verdicts"}
+    assert {parts[2].partition("-")[0] for parts in kept if parts[1] == "rollouts"} == {"responses", "verdicts"}
     of_run = {parts[2].partition(".")[0] for parts in kept if parts[1] != "rollouts"}
-    assert of_run == {"rollouts", "step_00000002"}
+    assert of_run == {"rollouts", "responses", "step_00000002"}
     tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}
     tasks = {name for name in tasks if name.rpartition(".")[2] not in OF_OTHER_RUNS}
     assert {each.rpartition(": ")[2] for each in cluster.ran} == tasks

@@ -16,7 +16,13 @@ from tests import pod
 from tests.object_store import object_store
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.engine, pytest.mark.complete, pytest.mark.timeout(7200)]
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.engine,
+    pytest.mark.complete,
+    pytest.mark.separate,  # it needs the memory of a whole pod
+    pytest.mark.timeout(7200),
+]
 
 UPLOADS = 10
 MOST_GIB = 13

@@ -159,7 +159,7 @@ def test_a_recipe_goes_from_its_checks_to_its_report_where_stand_ins_compute(tmp
 @pytest.mark.pipeline
 @pytest.mark.engine
 @pytest.mark.complete
-@pytest.mark.table
+@pytest.mark.separate
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SHRUNK)
 def test_a_recipe_runs_from_its_first_row_to_its_report(tmp_path, judge, name):

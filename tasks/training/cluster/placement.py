@@ -114,6 +114,7 @@ def find_cluster_gpu() -> Gpu | None:
     nodes = list_cluster_nodes()
     names = {kind.partition(":")[2] for node in nodes for kind in node.free if kind.startswith(GPU_KIND)}
     if names and len(nodes) == 1:
+        # Ray calls an A100 of 40 GB and one of 80 GB the same
         names = set(list_gpu_names()) or names
     return find_gpu(names.pop()) if len(names) == 1 and not names & OF_SEVERAL_SIZES else None
 
@@ -209,6 +210,7 @@ def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan
 def _plan_apart(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, judge_gpus: int) -> Plan:
     whole, rest = divmod(config.learner.ranks, ranks_per_node)
     planned = Plan([ranks_per_node] * whole + [rest] * bool(rest))
+    # copies, because each bundle is taken from a node's free resources, and other sizes are planned too
     planned.nodes = [Node(node.name, dict(node.free)) for node in nodes]
     others = list(planned.nodes)
     for ranks in planned.ranks:

@@ -116,6 +116,7 @@ class RunStore:
         try:
             self._wait_for_upload()
         finally:
+            # last: while this attempt still uploads, no other may take over the run
             self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
@@ -182,6 +183,7 @@ class RunStore:
             self._wait_for_upload()
 
     def _finish(self) -> None:
+        # responses and policies first: a killed attempt can still continue from the checkpoints that are deleted last
         self._put_beside("the last responses", self._list_response_files)
         self._list_responses()
         self._put_beside("policies on the way", self._policies)
@@ -225,6 +227,7 @@ class RunStore:
 
     def _tidy(self, choose: Callable[[list[str]], list[str]], up_to: int) -> None:
         try:
+            # an attempt that has lost the run must not delete what its successor continues from
             self.lease.check()
             self._delete_old(choose, up_to)
         except Exception as error:  # they only cost space, and are deleted after the next upload
@@ -247,6 +250,7 @@ class RunStore:
 
     def _put_each_once(self, paths: list[Path]) -> None:
         for path in paths:
+            # recorded one by one, so that a retry continues with the file that failed
             if path not in self._put_once:
                 put_file(self._fs, path, f"{self._address}/{path.relative_to(self._folder).as_posix()}")
                 self._put_once.add(path)
