@@ -88,6 +88,7 @@ def test_images_whose_engines_cannot_run_are_refused_in_a_sentence(cluster, tiny
 OF_OTHER_RUNS = {
     "take_all",  # where a data file has `difficulty: null`
     *("evaluate_by_harness", "hand_on_benchmark"),  # where an evaluation file has a `harness`
+    "bundle_responses",  # where an evaluation file has `view`
     "hand_on_rollouts",  # where a data file compares variants
     *("pin_data", "pin_training", "pin_evaluation"),  # of a part that is started by itself
     "compose_again",  # after a file was lost

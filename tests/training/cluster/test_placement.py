@@ -250,8 +250,8 @@ def rank_stand_in():
         def address(self):
             return "", 0
 
-        def once(self, _number, _method, *arguments):
-            self._number = arguments[0]
+        def setup(self, _number, rank, _ranks, _address):
+            self._number = rank
 
         def report(self):
             return self._number, *self._where
