@@ -51,7 +51,7 @@ test-all: $(VENV)/.all-ready  ## every test: complete tables, the published chec
 	@$(MAKE) --no-print-directory test-memory test-recipes test-mistakes test-experiment
 
 # Alone, because it needs the memory of a pod, and more for the bucket.
-test-memory: $(VENV)/.ready  ## the quickstart under the memory limit of its pod: 20 minutes
+test-memory: $(VENV)/.ready  ## the quickstart under the memory limit of its pod
 	@$(BIN)/pytest tests/workflows/test_pod_memory.py
 
 test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, from its first row to the report: half an hour at most
