@@ -131,6 +131,10 @@ def find_floor(module: str, package: str) -> int | None:
     return FLOORS[package].index(name) if name in FLOORS[package] else len(FLOORS[package])
 
 
+def test_the_only_module_that_lies_directly_in_tasks_is_failures():
+    assert {path.stem for path in (ROOT / "tasks").glob("*.py")} == {"__init__", "failures"}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("package", FLOORS)
 def test_no_import_runs_up_a_floor(package):
